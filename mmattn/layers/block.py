@@ -97,11 +97,11 @@ class Block(nn.Module):
         """(B, H, W, dim) -> (B, H, W, dim), where each sum and the norm of it are one kernel."""
         (first, second), rate = self.drop_path.kept(x, 2), self.drop_path.drop_prob
         norm, dtype = self.norm1, _read_dtype(self.attn, x)
-        x, tokens = sum_and_norm(x, None, norm.weight, norm.bias, eps=norm.eps, dtype=dtype)
+        x, tokens = sum_and_norm(x, None, norm.weight, norm.bias, eps=norm.eps, dtype=dtype, backend='triton')
         branch = self.ls1(mix(self.attn, tokens))
         norm, dtype = self.norm2, _read_dtype(self.mlp, x)
-        x, tokens = sum_and_norm(x, branch, norm.weight, norm.bias, first, norm.eps, rate, dtype)
-        return sum_and_norm(x, self.ls2(self.mlp(tokens)), kept=second, rate=rate)[0]
+        x, tokens = sum_and_norm(x, branch, norm.weight, norm.bias, first, norm.eps, rate, dtype, backend='triton')
+        return sum_and_norm(x, self.ls2(self.mlp(tokens)), kept=second, rate=rate, backend='triton')[0]
 
     def _sum(self, x: Tensor, prefix: Tensor, branch: Tensor, of_prefix: Tensor | None) -> tuple[Tensor, Tensor]:
         """Residuals of a map and of a prefix. Stochastic depth drops both of an image, or none."""

@@ -35,7 +35,7 @@ class MLP(nn.Module):
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
         if self.is_fused(x):
             hidden = F.linear(x, self.fc1.weight)
-            return self.drop2(gelu_linear(hidden, self.fc1.bias, self.fc2.weight, self.fc2.bias))
+            return self.drop2(gelu_linear(hidden, self.fc1.bias, self.fc2.weight, self.fc2.bias, 'triton'))
         return by_rows(self.hidden, self.project, x, self.hidden_dim, self.halo)
 
     def is_fused(self, x: Tensor) -> bool:

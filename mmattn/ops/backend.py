@@ -50,14 +50,20 @@ def check_maps(dropout_p: float = 0.0, **maps: Tensor | None) -> None:
     if not (dropout_p == 0 or isinstance(dropout_p, Real) and 0 <= dropout_p <= 1):
         raise ValueError(f'dropout_p must be a number from 0 to 1, not {dropout_p!r}')
     given = {name: x for name, x in maps.items() if x is not None}
-    tracing, devices = is_tracing(), set()
+    tracing, device = is_tracing(), None
+    for x in given.values():
+        device = device or x.device
+        if x.dtype not in DTYPES or x.device != device or not (tracing or x.numel()):
+            _refuse(given, tracing)
+
+
+def _refuse(given: dict[str, Tensor], tracing: bool) -> None:
     for name, x in given.items():
         if x.dtype not in DTYPES:
             raise ValueError(f'{name} must be floating-point numbers of 16, 32 or 64 bits, not {x.dtype}')
-        if not tracing and not x.numel() and 0 in x.shape[1:]:
+        if not tracing and 0 in x.shape[1:]:
             raise ValueError(f'{name} must have no empty dimension but the first, not {tuple(x.shape)}')
-        devices.add(x.device)
-    if len(devices) > 1:
+    if len({x.device for x in given.values()}) > 1:
         places = ', '.join(f'{name} on {x.device}' for name, x in given.items())
         raise ValueError(f'all tensors of an operator must be on one device; here are {places}')
 
@@ -106,8 +112,9 @@ def on_device(x: Tensor) -> AbstractContextManager:
 
 def triton_takes(x: Tensor) -> bool:
     """Whether Triton's kernels serve a tensor: on a GPU that Triton knows, of at most 32 bits."""
-    on_gpu = HAS_TRITON and not TRITON_IS_OFF and x.is_cuda and x.dtype in HALF_OR_SINGLE
-    return on_gpu and not is_exporting() and not is_transforming() and not _is_older(x.device, (7, 0))
+    if TRITON_IS_OFF or not HAS_TRITON or not x.is_cuda or x.dtype not in HALF_OR_SINGLE:
+        return False
+    return not (is_exporting() or is_transforming() or _is_older(x.device, (7, 0)))
 
 
 def triton_multiplies(x: Tensor, dtype: torch.dtype | None = None) -> bool:
@@ -147,9 +154,9 @@ def check_triton(x: Tensor, products: bool = False) -> None:
         raise CannotServe("backend 'triton' is not for torch.func: choose backend 'reference'")
     if not HAS_TRITON:
         raise CannotServe("backend 'triton' needs Triton, which is not installed")
-    if os.environ.get('TRITON_INTERPRET') == '1':
-        return
     if not x.is_cuda:
+        if os.environ.get('TRITON_INTERPRET') == '1':
+            return
         raise CannotServe(f"backend 'triton' needs tensors on a GPU, not on {x.device}")
     if products and not (HAS_PRODUCTS and x.dtype in HALF and not _is_older(x.device, (8, 0))):
         raise CannotServe(

@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import InputError
 
@@ -31,3 +32,20 @@ def refuse(ctx, *_: Tensor) -> None:
         'compiled code of mmattn.ops has no second derivatives (create_graph=True): choose another backend of the '
         "operator, such as 'reference'"
     )
+
+
+def apply(function: type[torch.autograd.Function], *args: object) -> Tensor | tuple[Tensor | None, ...]:
+    """``function.apply``, without its time if no gradient is wanted."""
+    if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+        return function.apply(*args)
+    return function.forward(_Forgetful(), *args)
+
+
+class _Forgetful:
+    """The context of a forward pass without a backward pass."""
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        pass
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass

@@ -9,10 +9,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..errors import describe
-from .derivatives import once, refuse
+from .derivatives import apply, once, refuse
 from .tracing import is_tracing
 
 #: whether kernels run on the CPU, which Triton decides when it is imported
@@ -86,13 +85,14 @@ def _run(kernel, grid: tuple[int, ...], args: tuple, kwargs: dict) -> None:
     if not KEEPS_LAUNCHES or torch._C._len_torch_dispatch_stack():
         kernel[grid](*args, **kwargs)
         return
-    key = [id(kernel), grid, torch.cuda.current_device()]
+    key, given = [id(kernel), grid, *kwargs.values()], None
     for x in args:
         if isinstance(x, Tensor):
             key += x.dtype, x.data_ptr() % 16
+            given = x
         else:
             key.append(x)
-    key = (*key, *kwargs.values())
+    key = (*key, None if given is None else given.get_device())
     if known := LAUNCHES.get(key):
         start, names = known
         start(*args, *[kwargs[name] for name in names])
@@ -144,23 +144,6 @@ def operators(
         return (refusing if torch.is_grad_enabled() else gradients)(*args)
 
     return call, call_gradients
-
-
-def apply(function: type[torch.autograd.Function], *args: object) -> Tensor | tuple[Tensor | None, ...]:
-    """``function.apply``, without its time if no gradient is wanted."""
-    if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-        return function.apply(*args)
-    return function.forward(_Forgetful(), *args)
-
-
-class _Forgetful:
-    """The context of a forward pass without a backward pass."""
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        pass
-
-    def set_materialize_grads(self, value: bool) -> None:
-        pass
 
 
 def _is_seen() -> bool:

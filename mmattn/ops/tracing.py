@@ -4,10 +4,12 @@ from torch import Tensor
 #: whether torch.compile or torch.export is tracing; torch 2.1 and 2.2 have the function in another place
 is_compiling = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling
 
+_KNOWS_EXPORT = hasattr(torch.compiler, '_is_exporting_flag')
+
 
 def is_tracing() -> bool:
     """Whether torch.compile, torch.export or torch.jit.trace is tracing."""
-    return is_compiling() or torch.jit.is_tracing()
+    return is_compiling() or torch._C._is_tracing()
 
 
 def is_plain(x: Tensor) -> bool:
@@ -38,4 +40,4 @@ def is_exporting() -> bool:
 
     Dynamo takes ``torch.compiler.is_exporting()`` for true in torch.compile, too, but reads its variable.
     """
-    return getattr(torch.compiler, '_is_exporting_flag', is_compiling())
+    return torch.compiler._is_exporting_flag if _KNOWS_EXPORT else is_compiling()

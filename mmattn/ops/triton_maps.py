@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .backend import on_device
-from .gpu import apply, cdiv, limited, next_power_of_2, run
+from .derivatives import apply
+from .gpu import cdiv, limited, next_power_of_2, run
 from .library import rows_of
 
 #: rows and columns of a tile that is transposed

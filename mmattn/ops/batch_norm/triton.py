@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
-from ..gpu import apply, cdiv, limited, next_power_of_2, run
+from ..derivatives import apply
+from ..gpu import cdiv, limited, next_power_of_2, run
 from ..library import rows_of
 
 #: channels of a tile, its numbers, and the programs for a map, at most or about. Programs of 64 registers all run at a

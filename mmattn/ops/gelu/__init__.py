@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..backend import check_maps, check_triton, has_hooks, named_backend, on_device, triton_takes
+from ..derivatives import apply
 from ..tracing import is_tracing
 
 
@@ -45,7 +46,6 @@ def _reference(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tenso
 def _triton(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
     """triton.py, imported when it is needed: Triton is not everywhere."""
     check_triton(x)
-    from ..gpu import apply
     from .triton import GELULinear
 
     with on_device(x):

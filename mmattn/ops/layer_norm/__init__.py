@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..backend import check_maps, check_triton, has_hooks, named_backend, on_device, triton_takes
+from ..derivatives import apply
 from ..tracing import is_tracing
 
 #: channels that the kernels take at most: a program reads all of a pixel
@@ -80,7 +81,6 @@ def _triton(
     check_triton(x)
     if x.shape[-1] > WIDEST:
         raise ValueError(f"backend 'triton' takes at most {WIDEST} channels, not {x.shape[-1]}: choose 'reference'")
-    from ..gpu import apply
     from .triton import SumAndNorm
 
     with on_device(x):

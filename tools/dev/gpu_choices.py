@@ -46,6 +46,10 @@ DTYPE = torch.bfloat16
 REGISTERS = dict(maxnreg=128), dict(maxnreg=255)
 #: SIDE is 16 lines and positions of a program; it has some times as many warps
 CHOICES = (
+    *(
+        Choice('axial, along columns', axial, kernel, (dict(num_stages=1), dict(num_stages=3)))
+        for kernel in ('_axial', '_axial_query_gradient', '_axial_value_gradient', '_axial_table_gradient')
+    ),
     Choice('axial, along columns', axial, '', (dict(SIDE=32, times=2), dict(SIDE=32, times=4))),
     Choice(
         'depth-wise convolution, sum and GELU',
@@ -56,10 +60,6 @@ CHOICES = (
     *(
         Choice("windows of MSF's maps", windows, kernel, (*REGISTERS, dict(num_warps=8, maxnreg=128)))
         for kernel in ('_windows_gradient', '_windows')
-    ),
-    *(
-        Choice('axial, along columns', axial, kernel, (dict(num_stages=1), dict(num_stages=3)))
-        for kernel in ('_axial', '_axial_query_gradient', '_axial_value_gradient', '_axial_table_gradient')
     ),
     Choice('neighbourhood', tensor_cores, '_products', (dict(num_stages=3), dict(ROWS=4), dict(ROWS=1))),
     Choice('neighbourhood', tensor_cores, '_products_query_gradient', (dict(num_stages=3), dict(maxnreg=168))),

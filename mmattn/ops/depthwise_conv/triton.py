@@ -41,7 +41,7 @@ def _gradients(
     strips = x.shape[0] * cdiv(W, SIDE) * cdiv(H, SIDE * STEPS)
     parts = grad.new_empty(strips, taps + 1, C, dtype=torch.float32)
     launch(
-        _depthwise_gradient, (strips, cdiv(C, CHANNELS)), x, weight, bias, grad, before, parts,
+        _depthwise_gradient, (strips * cdiv(C, CHANNELS),), x, weight, bias, grad, before, parts,
         **_constants(x, weight), SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, STEPS=STEPS,
         ROWS=next_power_of_2(taps + 1),
     )  # fmt: skip
@@ -77,7 +77,7 @@ def _run(
     and ``sums`` becomes the sum of the parts."""
     B, H, W, C = x.shape
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    grid = B * cdiv(W, SIDE) * cdiv(H, SIDE), cdiv(C, CHANNELS)
+    grid = (B * cdiv(W, SIDE) * cdiv(H, SIDE) * cdiv(C, CHANNELS),)
     settings = dict(SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, FLIP=parts is not None, PARTS=PARTS)
     count = 0 if parts is None else len(parts)
     launch(_depthwise, grid, *(x, weight, bias, out, parts, sums, count), **_constants(x, weight), **settings)
@@ -89,6 +89,15 @@ def _constants(x: Tensor, weight: Tensor) -> dict[str, int]:
     _, H, W, C = x.shape
     channels = min(CHANNELS, next_power_of_2(C))
     return dict(stride=x.stride(2), H=H, W=W, C=C, K=weight.shape[-1], SIDE=SIDE, CHANNELS=channels)
+
+
+@triton.jit
+def _program(C, CHANNELS: tl.constexpr):
+    """Number of a program's tile or strip, its channels, and how many tiles or strips there are. Programs of all
+    channels of a tile follow each other, because these are neighbours in memory."""
+    groups = tl.cdiv(C, CHANNELS)
+    c = tl.program_id(0) % groups * CHANNELS + tl.arange(0, CHANNELS)
+    return tl.program_id(0) // groups, c, tl.num_programs(0) // groups
 
 
 @triton.jit
@@ -146,15 +155,15 @@ def _depthwise(
     CHANNELS: tl.constexpr, SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, FLIP: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    tile, across, down = tl.program_id(0), tl.cdiv(W, SIDE), tl.cdiv(H, SIDE)
+    tile, c, tiles = _program(C, CHANNELS)
+    across, down = tl.cdiv(W, SIDE), tl.cdiv(H, SIDE)
     image, top, left = tile // across // down, tile // across % down * SIDE, tile % across * SIDE
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     total = _convolved(x, weight, bias, image, top, left, c, stride, H, W, C, K, SKIP, HAS_BIAS, FLIP, SIDE)
     if GELU:
         total *= _normal(total)
     _write(out, total, image, top, left, c, H, W, C, SIDE)
     if FLIP:
-        for row in range(tile, K * K + 1, tl.num_programs(0)):
+        for row in range(tile, K * K + 1, tiles):
             summed = tl.zeros((PARTS, CHANNELS), tl.float32)
             for first in range(0, count, PARTS):
                 part = first + tl.arange(0, PARTS)[:, None]
@@ -170,9 +179,9 @@ def _depthwise_gradient(
     SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Sums over a strip of tiles for each tap, and in the last row for the bias."""
-    strip, across, down = tl.program_id(0), tl.cdiv(W, SIDE), tl.cdiv(H, SIDE * STEPS)
+    strip, c, _ = _program(C, CHANNELS)
+    across, down, number = tl.cdiv(W, SIDE), tl.cdiv(H, SIDE * STEPS), tl.arange(0, ROWS)[:, None]
     image, left = strip // across // down, strip % across * SIDE
-    c, number = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS), tl.arange(0, ROWS)[:, None]
     total = tl.zeros((ROWS, CHANNELS), tl.float32)
     for step in range(STEPS):
         top = (strip // across % down * STEPS + step) * SIDE

@@ -44,13 +44,18 @@ class Choice(NamedTuple):
 DTYPE = torch.bfloat16
 #: instead of 168 registers
 REGISTERS = dict(maxnreg=128), dict(maxnreg=255)
-#: SIDE is 16 lines and positions of a program; it has some times as many warps
+#: of attention along lines: 16 lines and positions of a program, with some times as many warps
 CHOICES = (
     *(
         Choice('axial, along columns', axial, kernel, (dict(num_stages=1), dict(num_stages=3)))
         for kernel in ('_axial', '_axial_query_gradient', '_axial_value_gradient', '_axial_table_gradient')
     ),
-    Choice('axial, along columns', axial, '', (dict(SIDE=32, times=2), dict(SIDE=32, times=4))),
+    Choice(
+        'axial, along columns',
+        axial,
+        '',
+        (dict(LINES=32, times=2), dict(LINES=32, times=1), dict(SIDE=32, LINES=32, times=4)),
+    ),
     Choice(
         'depth-wise convolution, sum and GELU',
         depthwise_conv,

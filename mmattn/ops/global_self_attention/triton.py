@@ -1,10 +1,10 @@
 """GSA's attention along lines on a GPU. No scores are in memory, and maps are read where they are.
 
 For one position y of a line, the scores of all lines are one product with a slice of the table, S[line, i] =
-Q[line, y] . R[i - y], so nothing is shifted. A program has ``SIDE`` lines, which are neighbours in memory, and as many
-positions. It goes through the positions within reach, and makes two products on tensor cores for as many at a time: one
-for each position, for scores, which are then rounded to the dtype of the maps, and one for each line. Sums are in
-float32.
+Q[line, y] . R[i - y], so nothing is shifted. A program has ``LINES`` lines, which are neighbours in memory, and
+``SIDE`` positions. It goes through the positions within reach, and makes two products on tensor cores for as many at a
+time: one for each position, for scores, which are then rounded to the dtype of the maps, and one for each line. Sums
+are in float32.
 
 Beyond the reach, scores are zero. Zero times NaN or infinity is NaN, so that these reach up to 15 positions further.
 
@@ -25,7 +25,7 @@ from ..library import rows_of
 from .triton_content import products
 
 #: lines and positions of a program, and positions that it works on at a time
-SIDE = tl.constexpr(16)
+LINES, SIDE = tl.constexpr(16), tl.constexpr(16)
 #: programs that sum over lines for the table's gradient
 PROGRAMS = 2048
 #: the least number that float16 is divided by
@@ -124,7 +124,7 @@ def _constants(query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[d
     fits = query.dtype == torch.float16
     warps = min(16, D // 2) if fits else D // 4  # at most 128 registers
     constants.update(FITS=fits, num_warps=warps, num_stages=2 if warps < 16 else 1)
-    return constants, (cdiv(lines, SIDE.value), cdiv(length, SIDE.value))
+    return constants, (cdiv(lines, LINES.value), cdiv(length, SIDE.value))
 
 
 @triton.jit
@@ -138,7 +138,7 @@ def _tiles(length):
 @triton.jit
 def _lines(tile, lines, others, heads, across, length):
     """Of a tile of lines: the numbers of their first pixels, their heads, and which lines exist."""
-    line = tile * SIDE + tl.arange(0, SIDE)
+    line = tile * LINES + tl.arange(0, LINES)
     other = line // heads
     return (other // others).to(tl.int64) * others * length + other % others * across, line % heads, line < lines
 
@@ -226,12 +226,12 @@ def _axial(
     c = tl.arange(0, D)
     pixel, head, there = _lines(tile, lines, others, heads, across, length)
     q = _read(query, pixel, head, there, y, c, length, q_stride, along, K)
-    top = tl.full((SIDE,), LEAST, tl.float32)
+    top = tl.full((LINES,), LEAST, tl.float32)
     unit = top
     if FITS:
         q, unit, _ = _fit(q, LEAST)
     q = tl.permute(q, (1, 0, 2))
-    total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    total = tl.zeros((LINES, SIDE, D), tl.float32)
     if HAS_CONTEXT:
         total, top = _times_context(
             query, context, total, pixel, head, there, y, length, others, heads, q_stride, along, unit, top,
@@ -267,17 +267,17 @@ def _axial_query_gradient(
     c = tl.arange(0, D)
     pixel, head, there = _lines(tile, lines, others, heads, across, length)
     g = _read(grad, pixel, head, there, y, c, length, heads * V, along, V)
-    top = tl.full((SIDE,), LEAST, tl.float32)
+    top = tl.full((LINES,), LEAST, tl.float32)
     unit = top
     if FITS:
         g, unit, _ = _fit(g, LEAST)
-    total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    total = tl.zeros((LINES, SIDE, D), tl.float32)
     if HAS_CONTEXT:
         total, top = _times_context(
             grad, context, total, pixel, head, there, y, length, others, heads, heads * V, along, unit, top,
             V, K, V, D, True, FITS,
         )  # fmt: skip
-        total = tl.permute(total, (1, 0, 2))
+    total = tl.permute(total, (1, 0, 2))
     for i in range(tl.maximum(y - reach, 0) // SIDE * SIDE, tl.minimum(y + SIDE + reach, length), SIDE):
         v = _read(value, pixel, head, there, i, c, length, v_stride, along, V)
         if FITS:
@@ -300,7 +300,7 @@ def _axial_value_gradient(
     tile, i = _tiles(length)
     c = tl.arange(0, D)
     pixel, head, there = _lines(tile, lines, others, heads, across, length)
-    total, top = tl.zeros((SIDE, SIDE, D), tl.float32), tl.full((SIDE,), LEAST, tl.float32)
+    total, top = tl.zeros((LINES, SIDE, D), tl.float32), tl.full((LINES,), LEAST, tl.float32)
     for y in range(tl.maximum(i - reach, 0) // SIDE * SIDE, tl.minimum(i + SIDE + reach, length), SIDE):
         q = _read(query, pixel, head, there, y, c, length, q_stride, along, K)
         if FITS:
@@ -328,7 +328,7 @@ def _axial_table_gradient(
     part, shift = tl.program_id(1), (tl.program_id(0) - tl.num_programs(0) // 2) * SIDE
     pairs, c = tl.maximum(tl.cdiv(length, SIDE) - tl.abs(shift) // SIDE, 0), tl.arange(0, D)
     total, top = tl.zeros((SIDE, SIDE, D), tl.float32), LEAST
-    for number in range(pairs * tl.minimum(share, tl.cdiv(lines, SIDE) - part * share)):
+    for number in range(pairs * tl.minimum(share, tl.cdiv(lines, LINES) - part * share)):
         y = number % pairs * SIDE + tl.maximum(-shift, 0)
         pixel, head, there = _lines(part * share + number // pairs, lines, others, heads, across, length)
         g = _read(grad, pixel, head, there, y, c, length, heads * V, along, V)

@@ -71,6 +71,14 @@ OPEN = {
     'the authors of DiNAT print 200 M parameters of the large one': """
         dinat-l_in1k:parameters dinat-l_384_in1k:parameters dinat-l-11x11_384_in1k:parameters
     """,
+    # TransNeXt
+    'the author of TransNeXt prints 0.2 to 2 % more operations': """
+        transnext-m_in1k transnext-b_in1k transnext-s_384_in1k transnext-b_384_in1k
+    """,
+    'the author of TransNeXt prints 0.2 to 0.4 % fewer parameters': """
+        transnext-t_in1k:parameters dino-4scale_transnext-t_8xb1-12e_coco:parameters
+        dino-5scale_transnext-t_8xb1-12e_coco:parameters dino-5scale_transnext-s_8xb1-12e_coco:parameters
+    """,
     # baselines, printed by ELSA and Shunted
     'timm has another form of the network, or other operations than its paper': """
         t2t-vit-14_in1k coatnet-0_in1k coatnet-1_in1k coatnet-2_in1k coatnet-3_in1k coatnet-3_in1k:parameters

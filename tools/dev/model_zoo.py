@@ -36,7 +36,7 @@ PLOT = ROOT / 'docs' / 'images' / 'cost_accuracy.png'
 METAFILES = sorted(ROOT.glob('configs/*/metafile.yml'), key=lambda path: (path.parent.name == 'baselines', path))
 #: name of an ImageNet classifier in the comparison; group 1 is its family, group 2 the variant
 CLASSIFIER = re.compile(
-    r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|nat-|dinat-(?!l)|dinat_s-(?!l)|swin-|vit-|r|pvtv2-(?!b0))([a-z\d]+)(-all)?'
+    r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|nat-|dinat-(?!l)|dinat_s-(?!l)|transnext-|swin-|vit-|r|pvtv2-(?!b0))([a-z\d]+)(-all)?'
     r'(_3\d0e)?_in1k'
 )
 LEFT, ABOVE, BELOW, RIGHT = (-12, -3), (-12, 5), (4, -11), (7, -9)
@@ -50,6 +50,7 @@ FAMILIES = {
     'nat-': ('NAT', ABOVE),
     'dinat-': ('DiNAT', BELOW),
     'dinat_s-': ('DiNAT_s', ABOVE),
+    'transnext-': ('TransNeXt', ABOVE),
     'swin-': ("Swin, in MSF's paper", BELOW),
     'vit-': ("ViT, in MSF's paper", BELOW),
     'r': ("ResNet, in GSA's paper", BELOW),
@@ -207,7 +208,7 @@ def plot() -> None:
 
     figure, axis = plt.subplots(figsize=(9.5, 8), layout='constrained')
     for number, (family, (name, place)) in enumerate(FAMILIES.items()):
-        style = 'o-' if number < 8 else 's--'  # mmattn's come first
+        style = 'o-' if number < 9 else 's--'  # mmattn's come first
         variants = [(row[1], (row[3] / 1e9, row[4])) for row in compared() if row[0] == family]
         axis.plot(*zip(*(point for _, point in variants)), style, label=name, color=f'C{number}', markersize=5)
         for variant, point in variants:

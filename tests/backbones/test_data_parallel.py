@@ -30,10 +30,18 @@ class Model(nn.Module):
         self.backbone = case.build(
             case.small, drop_path_rate=0.0, frozen_stages=frozen_stages, with_cp=with_cp, **norm_eval
         )
+        for key, parameter in self.backbone.named_parameters():
+            if 'gamma' in key:  # DiNAT's start at 1e-5, which hides the gradients of its blocks
+                nn.init.ones_(parameter)
         self.head = nn.Parameter(torch.ones(1))
 
     def forward(self, x):
-        return self.head.sum() * sum(out.square().mean() for out in self.backbone(x))
+        return self.head.sum() * sum((out - wanted(out)).square().mean() for out in self.backbone(x))
+
+
+def wanted(out):
+    """A map to learn. After a layer norm the mean of squares alone is constant, and nearly all gradients are zero."""
+    return torch.arange(out[0].numel(), dtype=out.dtype).sin().view_as(out[0])
 
 
 def images():

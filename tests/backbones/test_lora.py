@@ -14,6 +14,7 @@ TARGETS = {
     'MSFSwin': ['pre_proj', 'post_proj', 'fc1', 'fc2'],
     'MSFViT': ['pre_proj', 'post_proj', 'fc1', 'fc2'],
     'ShuntedTransformer': ['attn.q', r'.*attn.kv\d', 'attn.qkv', 'attn.proj', 'fc1', 'fc2'],
+    'TransNeXt': ['attn.q', 'attn.kv', 'attn.qkv', 'attn.proj', 'fc1', 'fc2'],
 }
 every_target = pytest.mark.parametrize('name', TARGETS)
 

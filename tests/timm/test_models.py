@@ -40,7 +40,10 @@ from tests.configs import CONFIGS, named
 from tests.timm.cases import VARIANTS, images, small
 
 #: the smallest variant of each family, which `make test` tests with fewer blocks and channels
-FAST = ['elsa_swin_tiny', 'elsa_volo_d1', 'gsa_resnet38', 'msf_swin_tiny', 'msf_vit_tiny', 'nat_mini', 'shunted_tiny']
+FAST = [
+    *('elsa_swin_tiny', 'elsa_volo_d1', 'gsa_resnet38', 'msf_swin_tiny', 'msf_vit_tiny', 'nat_mini', 'shunted_tiny'),
+    'transnext_micro',
+]
 #: those whose forward_features returns tokens, as timm's VOLO's
 NON_STD = [name for name in VARIANTS if name.startswith('elsa_volo')]
 
@@ -424,6 +427,7 @@ def test_checkpoints_of_trainings(tmp_path):
         ('msf_vit_small', 'msf-vit-s'),
         ('dinat_large_384', 'dinat-l_384'),
         ('shunted_tiny', 'shunted-t'),
+        ('transnext_small', 'transnext-s'),
     ],
 )
 def test_images_are_those_of_the_configs(name, config):

@@ -23,6 +23,7 @@ from tests.tools.in_process import load_tool
 SEGMENTOR = 'projects/lab/configs/toy/msf-vit-toy_setr.py'
 CLASSIFIER = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py'
 RETINANET = 'projects/lab/configs/toy/retinanet_shunted-toy_fpn.py'
+TRANSNEXT = 'projects/lab/configs/toy/mask-rcnn_transnext-toy_fpn.py'
 DETECTOR = 'projects/lab/configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
 SEGMENTOR_SNIPPET, DETECTOR_SNIPPET = (
     code
@@ -182,14 +183,16 @@ def test_segmentor(export, tmp_path, segmentor, capsys, monkeypatch):
 
 @needs_export
 @pytest.mark.slow
-def test_detector(export, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize('config', [RETINANET, TRANSNEXT])
+def test_detector(export, tmp_path, capsys, monkeypatch, config):
     """A whole detector, compared on noise, in which one without training finds nothing."""
     pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
     pytest.importorskip('openvino')
-    export(RETINANET, '--out', tmp_path / 'detector.onnx')
+    export(config, '--out', tmp_path / 'detector.onnx')
     out = capsys.readouterr().out
-    assert out.count('0 detections') == 6 and 'name an image with objects by --image' in out and 'masks' not in out
+    assert out.count('0 detections') == 6 and 'name an image with objects by --image' in out
+    assert config == TRANSNEXT or 'masks' not in out
     monkeypatch.chdir(tmp_path)
     assert run_snippet(DETECTOR_SNIPPET)['classes'][0] == 'person'
 

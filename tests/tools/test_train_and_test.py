@@ -10,6 +10,7 @@ from mmengine.config import Config
 from tests.tools.in_process import NO_WORKERS, run_tool
 
 MASK_RCNN = 'projects/lab/configs/toy/mask-rcnn_elsa-swin-toy_fpn.py'
+TRANSNEXT = 'projects/lab/configs/toy/mask-rcnn_transnext-toy_fpn.py'
 UPERNET = 'projects/lab/configs/toy/elsa-swin-toy_upernet.py'
 #: a training of two steps, in which the second continues the first when resumed
 SHORT = {
@@ -33,6 +34,9 @@ TEST = {
     UPERNET: ['model.test_cfg.mode=whole'],
 }
 LAST = {MASK_RCNN: 'epoch_{}.pth', UPERNET: 'iter_{}.pth'}
+METRICS = {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}
+for table in (SHORT, TEST, LAST, METRICS):
+    table[TRANSNEXT] = table[MASK_RCNN]
 
 
 @pytest.fixture(scope='module')
@@ -43,7 +47,10 @@ def toy(tmp_path_factory):
     return dict(COCO_ROOT=f'{folder}/coco/', ADE20K_ROOT=f'{folder}/ADEChallengeData2016', CUDA_VISIBLE_DEVICES='')
 
 
-@pytest.fixture(scope='module', params=[MASK_RCNN, pytest.param(UPERNET, marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope='module',
+    params=[MASK_RCNN, *(pytest.param(config, marks=pytest.mark.slow) for config in (UPERNET, TRANSNEXT))],
+)
 def trained(request, toy, tmp_path_factory):
     """A config, its work folder after one step and one more by --resume, and the last checkpoint.
     test_dist_and_resume.py trains in processes of their own."""
@@ -84,10 +91,8 @@ def test_test(toy, trained, tmp_path):
     )
     done = run_tool(*arguments, *NO_WORKERS, **toy)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(
-        metrics(tmp_path / 'work')
-    )
-    assert '| kite ' in done.stdout or config != MASK_RCNN  # the table of each class
+    assert METRICS[config] <= set(metrics(tmp_path / 'work'))
+    assert '| kite ' in done.stdout or config == UPERNET  # the table of each class
     assert len(list((tmp_path / 'shown').rglob('*.[jp][pn]g'))) == 1
     assert len(pickle.loads((tmp_path / 'predictions.pkl').read_bytes())) == 2
     assert (tmp_path / 'matrix.png').is_file() and 'Most frequent confusions:' in done.stdout
@@ -99,7 +104,7 @@ def test_multi_scale_test(toy, trained, tmp_path):
     options = ['--cfg-options', *TEST[config], *NO_WORKERS, 'tta_views.factors=[0.5,0.75]']
     done = run_tool('test', config, checkpoint, '--work-dir', tmp_path, '--tta', *options, **toy)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(metrics(tmp_path))
+    assert METRICS[config] <= set(metrics(tmp_path))
     assert Config.fromfile(tmp_path / Path(config).name).model.type.endswith('TTAModel')
 
 

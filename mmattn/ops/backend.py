@@ -110,9 +110,17 @@ def on_device(x: Tensor) -> AbstractContextManager:
     return torch.cuda.device(x.device)
 
 
+def is_other(x: object) -> bool:
+    """Whether it is a tensor of another kind than torch's own."""
+    return isinstance(x, Tensor) and type(x) not in (Tensor, nn.Parameter)
+
+
 def triton_takes(x: Tensor) -> bool:
-    """Whether Triton's kernels serve a tensor: on a GPU that Triton knows, of at most 32 bits."""
+    """Whether Triton's kernels serve a tensor: on a GPU that Triton knows, of at most 32 bits, and plain or seen by a
+    mode of torch. Kernels do not know the memory of others, such as shards."""
     if TRITON_IS_OFF or not HAS_TRITON or not x.is_cuda or x.dtype not in HALF_OR_SINGLE:
+        return False
+    if is_other(x) and not torch._C._len_torch_dispatch_stack():
         return False
     return not (is_exporting() or is_transforming() or _is_older(x.device, (7, 0)))
 

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..errors import describe
+from .backend import is_other
 from .derivatives import apply, once, refuse
 from .tracing import is_tracing
 
@@ -136,16 +137,21 @@ def operators(
     of_gradients.register_autograd(refuse)
 
     def call(*args: object) -> Tensor | tuple[Tensor, ...]:
-        return (operator if _is_seen() else function)(*args)
+        return (operator if _is_seen(*args) else function)(*args)
 
     def call_gradients(*args: object) -> tuple[Tensor, ...]:
-        if _is_seen():
+        if _is_seen(*args):
             return of_gradients(*args)
         return (refusing if torch.is_grad_enabled() else gradients)(*args)
 
     return call, call_gradients
 
 
-def _is_seen() -> bool:
-    """Whether operators go through a tracer or a mode of torch."""
-    return hasattr(torch.library, 'triton_op') and (is_tracing() or torch._C._len_torch_dispatch_stack() > 0)
+def _is_seen(*args: object) -> bool:
+    """Whether operators go through a tracer, a mode of torch or tensors of their own kind, such as those of shards."""
+    if not hasattr(torch.library, 'triton_op'):
+        return False
+    for x in args:
+        if is_other(x):
+            return True
+    return is_tracing() or torch._C._len_torch_dispatch_stack() > 0

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from mmattn import selftest
 from mmattn.ops import (
@@ -104,6 +105,16 @@ def test_triton_serves_gpus_that_it_knows(monkeypatch, capability, off, served, 
     assert (backend.triton_takes(x), backend.triton_multiplies(x)) == (served, multiplied)
     x.dtype = torch.float32
     assert (backend.triton_takes(x), backend.triton_multiplies(x)) == (served, False)
+
+
+@pytest.mark.skipif(not hasattr(torch.library, 'triton_op'), reason='there, fake tensors of a GPU need one')
+def test_kernels_are_for_plain_tensors(monkeypatch):
+    """Others, such as shards, have no memory that a kernel could read. Fake ones are seen by their mode."""
+    monkeypatch.setattr(backend, 'HAS_TRITON', True)
+    with FakeTensorMode():
+        x = torch.empty(2, device='cuda')
+        assert backend.triton_takes(x)
+    assert not backend.triton_takes(x)
 
 
 @pytest.mark.parametrize('value, off', [('off', True), (None, False)], ids=str)

@@ -651,7 +651,7 @@ def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
 )
 def test_modes_see_operators():
     """Operators of torch cost time where nothing looks at them, and are needed where something does: a mode that counts
-    operations, or a tracer."""
+    operations, a tracer, or tensors of another kind, whose memory kernels do not know."""
     seen = []
 
     class Mode(TorchDispatchMode):
@@ -665,3 +665,15 @@ def test_modes_see_operators():
     with Mode():
         mean_shift_attention(q, q, q, None, backend='triton')
     assert 'mmattn.mean_shift.default' in seen
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    found = []
+
+    class Other(TwoTensor):
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            found.append(str(function))
+            return super().__torch_dispatch__(function, types, args, kwargs)
+
+    mean_shift_attention(Other(q, q), q, q, None, backend='triton')
+    assert 'mmattn.mean_shift.default' in found

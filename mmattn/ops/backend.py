@@ -91,9 +91,11 @@ def is_half(x: Tensor) -> bool:
 
 
 def has_hooks(module: nn.Module | None) -> bool:
-    """Whether a call of the module does more than its own work."""
+    """Whether a call of the module does more or other than its own work: it has hooks, or a ``forward`` of its own."""
     if module is None:
         return False
+    if 'forward' in vars(module):
+        return True
     before, after = module._forward_pre_hooks, module._forward_hooks
     return bool(before or after or module._backward_pre_hooks or module._backward_hooks)
 

@@ -74,7 +74,7 @@ def test_half_precision_for_what_follows(kernels):
 @pytest.mark.parametrize('trained', [True, False], ids=['trained', 'frozen'])
 def test_a_convolution_of_the_result(kernels, trained):
     """Under autocast, as torch's modules, of which each keeps its input. Filters that are not trained have no gradient.
-    Hooks of a convolution are called."""
+    Hooks of a convolution are called, and so is another ``forward``."""
     norm, conv, image = nn.BatchNorm2d(6), nn.Conv2d(6, 4, 3, 2, 1).requires_grad_(trained), torch.randn(2, 6, 7, 5)
     found = []
     for function in (batch_norm.convolution_of_relu, lambda norm, conv, x: conv(norm(x).relu())):
@@ -85,8 +85,11 @@ def test_a_convolution_of_the_result(kernels, trained):
         found.append((out, x.grad, ours.weight.grad, ours.bias.grad))
     assert found[0][0].dtype == torch.bfloat16 and (found[0][2] is not None) == trained
     torch.testing.assert_close(*found, atol=0.1, rtol=0.1)
+    replaced = copy.deepcopy(conv)
+    replaced.forward = lambda x: x
     conv.register_forward_hook(lambda *_: None)
     assert batch_norm.convolution_of_relu(norm, conv, image) is None
+    assert batch_norm.convolution_of_relu(norm, replaced, image) is None
 
 
 def test_second_derivatives(kernels):

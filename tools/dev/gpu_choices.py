@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 DTYPE = torch.bfloat16
 #: instead of 168 registers
 REGISTERS = dict(maxnreg=128), dict(maxnreg=255)
-#: of attention along lines: 16 lines and positions of a program, with some times as many warps
+#: LINES and SIDE of attention along lines are 16; ``times`` is by what its warps are multiplied
 CHOICES = (
     *(
         Choice('axial, along columns', axial, kernel, (dict(num_stages=1), dict(num_stages=3)))

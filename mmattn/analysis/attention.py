@@ -259,8 +259,9 @@ def _reduced(layer: layers.SpatialReductionAttention, x: Tensor, row: int, colum
 
 
 def _aggregated(layer: layers.AggregatedAttention, x: Tensor, row: int, column: int) -> list[Weights]:
-    """Neighbours, with the weights of the learnable tokens, which may be negative; then pooled tokens. Where r does not
-    divide a side of the map, the pools overlap, and the picture of a cell is one pixel off at most."""
+    """Neighbours, with the weights of the learnable tokens, which may be negative; then pooled tokens. Cells of the
+    picture have r x r positions. Where r does not divide a side of the map, pools are longer, and the picture is off by
+    less than a cell."""
     q, k, v, pooled_k, pooled_v = layer.query_key_value(x)
     near = _by_head(lambda value: layer.attend(q, k, value, pooled_k, pooled_v), v, layer.num_heads, row, column)
     far = _by_head(lambda value: layer.attend(q, k, v, pooled_k, value), pooled_v, layer.num_heads, row, column)

@@ -12,8 +12,8 @@ MAX_HEADS = 8  # of a layer, in a sheet
 #: layer -> how to read its pictures
 CAPTIONS = {
     'AggregatedAttention': (
-        'AggregatedAttention: k x k neighbours and pooled tokens, in one softmax; learnable tokens can make weights of '
-        'neighbours negative.'
+        'AggregatedAttention: k x k neighbours, then pooled tokens as cells. One softmax gives the weights of both; '
+        'each picture has its own scale. Learnable tokens can make weights of neighbours negative.'
     ),
     'ELSA': 'ELSA: k x k neighbours, mean over the channels of a head; the ghost head can make weights negative.',
     'GlobalSelfAttention': 'GlobalSelfAttention: content, then column and row of the query by relative position.',
@@ -131,7 +131,7 @@ def view_of(one: LayerAttention, parts: list[Weights], shape: tuple[int, int]) -
         boxes.append((np.r_[seen.min(0), seen.max(0) + 1] * part.cell + np.tile((part.top, part.left), 2)) * one.stride)
     (top, left), (bottom, right) = np.min(boxes, 0)[:2], np.max(boxes, 0)[2:]
     scale = 1.1 * max((bottom - top) / height, (right - left) / width)  # of the view, which has the image's shape
-    if parts[0].part or scale > 1 / 3:
+    if scale > 1 / 3:
         return 0, width, height, 0
     x, y = (left + right) / 2, (top + bottom) / 2
     return x - scale * width / 2, x + scale * width / 2, y + scale * height / 2, y - scale * height / 2
@@ -149,10 +149,8 @@ def draw_query(axis: plt.Axes, picture: np.ndarray, one: LayerAttention, view: t
             corner = view[0], view[3]
             axis.add_patch(plt.Rectangle(corner, view[1] - view[0], view[2] - view[3], fill=False, ec=color, lw=line))
     axis.set(xlim=(0, width), ylim=(height, 0))
-    text = (
-        f'stage {one.stage + 1}, block {one.block + 1}, stride {one.stride}\n{one.layer}{f", {part}" if part else ""}'
-    )
-    axis.set_title(text, fontsize=7, pad=2, weight='bold')
+    lines = f'stage {one.stage + 1}, block {one.block + 1}, stride {one.stride}', one.layer, part
+    axis.set_title('\n'.join(filter(None, lines)), fontsize=7, pad=2, weight='bold')
 
 
 def draw_weights(

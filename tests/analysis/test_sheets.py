@@ -48,6 +48,17 @@ def test_sheet_has_one_scale():
     pyplot.close(figure)
 
 
+def test_parts_of_a_layer():
+    """Neighbours are enlarged, beside pooled tokens of the whole image, and no title is cut off."""
+    parts = [Weights('neighbours', torch.ones(1, 3, 3), top=1, left=1), Weights('pooled', torch.ones(1, 2, 2), cell=8)]
+    figure, (near, far) = pictures([LayerAttention(0, 0, 'AggregatedAttention', 4, (2, 2), parts)])
+    left, right = near.get_xlim()
+    assert 0 < left <= 4 and 16 <= right < 20 and far.get_xlim() == (0, 64)
+    figure.draw_without_rendering()
+    assert all(axis.title.get_window_extent().x0 >= 0 for axis in figure.axes)
+    pyplot.close(figure)
+
+
 def test_pictures_of_small_regions():
     """Neighbours of the query are enlarged, with a frame where they are. Beside one in padding, others are dark."""
     padding = torch.full((1, 3, 3), 1e-3)

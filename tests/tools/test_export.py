@@ -24,6 +24,7 @@ SEGMENTOR = 'projects/lab/configs/toy/msf-vit-toy_setr.py'
 CLASSIFIER = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py'
 RETINANET = 'projects/lab/configs/toy/retinanet_shunted-toy_fpn.py'
 TRANSNEXT = 'projects/lab/configs/toy/mask-rcnn_transnext-toy_fpn.py'
+SEMANTIC_FPN = 'projects/lab/configs/toy/transnext-toy_fpn.py'
 DETECTOR = 'projects/lab/configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
 SEGMENTOR_SNIPPET, DETECTOR_SNIPPET = (
     code
@@ -55,11 +56,15 @@ def test_project_is_missing(export, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def built(config):
+    """A segmentor as its config initialises it."""
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        return MODELS.build(Config.fromfile(ROOT / config).model)
+
+
 @pytest.fixture
 def segmentor():
-    """As its config initialises it."""
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        return MODELS.build(Config.fromfile(ROOT / SEGMENTOR).model)
+    return built(SEGMENTOR)
 
 
 def run_snippet(code):
@@ -167,13 +172,14 @@ def test_backbone(export, tmp_path, capsys):
 
 @needs_export
 @pytest.mark.slow
-def test_segmentor(export, tmp_path, segmentor, capsys, monkeypatch):
+@pytest.mark.parametrize('config', [SEGMENTOR, SEMANTIC_FPN])
+def test_segmentor(export, tmp_path, capsys, monkeypatch, config):
     """A whole segmentor with trained weights, as ONNX; weights that do not fit are refused."""
     pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
-    torch.save(dict(state_dict=segmentor.state_dict()), tmp_path / 'trained.pth')
+    torch.save(dict(state_dict=built(config).state_dict()), tmp_path / 'trained.pth')
     pytest.importorskip('openvino')
-    export(SEGMENTOR, tmp_path / 'trained.pth', '--out', tmp_path / 'segmentor.onnx')
+    export(config, tmp_path / 'trained.pth', '--out', tmp_path / 'segmentor.onnx')
     out = capsys.readouterr().out
     assert [out.count(f', {runtime}: within') for runtime in RUNTIMES] == [3, 3]
     monkeypatch.chdir(tmp_path)

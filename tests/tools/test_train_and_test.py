@@ -12,6 +12,7 @@ from tests.tools.in_process import NO_WORKERS, run_tool
 MASK_RCNN = 'projects/lab/configs/toy/mask-rcnn_elsa-swin-toy_fpn.py'
 TRANSNEXT = 'projects/lab/configs/toy/mask-rcnn_transnext-toy_fpn.py'
 UPERNET = 'projects/lab/configs/toy/elsa-swin-toy_upernet.py'
+SEMANTIC_FPN = 'projects/lab/configs/toy/transnext-toy_fpn.py'
 #: a training of two steps, in which the second continues the first when resumed
 SHORT = {
     MASK_RCNN: [
@@ -36,7 +37,7 @@ TEST = {
 LAST = {MASK_RCNN: 'epoch_{}.pth', UPERNET: 'iter_{}.pth'}
 METRICS = {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}
 for table in (SHORT, TEST, LAST, METRICS):
-    table[TRANSNEXT] = table[MASK_RCNN]
+    table[TRANSNEXT], table[SEMANTIC_FPN] = table[MASK_RCNN], table[UPERNET]
 
 
 @pytest.fixture(scope='module')
@@ -49,7 +50,10 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(
     scope='module',
-    params=[MASK_RCNN, *(pytest.param(config, marks=pytest.mark.slow) for config in (UPERNET, TRANSNEXT))],
+    params=[
+        MASK_RCNN,
+        *(pytest.param(config, marks=pytest.mark.slow) for config in (UPERNET, TRANSNEXT, SEMANTIC_FPN)),
+    ],
 )
 def trained(request, toy, tmp_path_factory):
     """A config, its work folder after one step and one more by --resume, and the last checkpoint.
@@ -92,7 +96,7 @@ def test_test(toy, trained, tmp_path):
     done = run_tool(*arguments, *NO_WORKERS, **toy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert METRICS[config] <= set(metrics(tmp_path / 'work'))
-    assert '| kite ' in done.stdout or config == UPERNET  # the table of each class
+    assert '| kite ' in done.stdout or config in (UPERNET, SEMANTIC_FPN)  # the table of each class
     assert len(list((tmp_path / 'shown').rglob('*.[jp][pn]g'))) == 1
     assert len(pickle.loads((tmp_path / 'predictions.pkl').read_bytes())) == 2
     assert (tmp_path / 'matrix.png').is_file() and 'Most frequent confusions:' in done.stdout

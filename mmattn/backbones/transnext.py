@@ -14,19 +14,21 @@ from .shunted import ShuntedTransformer
 
 @MODELS.register_module()
 class TransNeXt(ShuntedTransformer):
-    """TransNeXt (section 3.3 and table 1): the stages of PVTv2, with aggregated attention in those that pool tokens,
-    cosine attention in the last, and gated feed-forward layers with a convolution.
+    """TransNeXt (section 3.3 and table 1): the stages of PVTv2, with aggregated attention in the first three, cosine
+    attention in the last, and gated feed-forward layers with a convolution.
 
-    Maps of any size have the sides ceil(side / stride). A map is pooled to 1 / r of its sides, rounded down, as in the
-    released detectors, but at least to one token.
+    Images may have any size. The sides of the maps are ceil(side / stride). Attention pools a map to 1 / r of its
+    sides, rounded down, as in the released detectors, but at least to one token.
 
     Args:
         arch: 'micro', 'tiny', 'small', 'base', or a dict with ``embed_dims``, ``depths`` and ``num_heads``.
-        reductions: r of each stage, by which the sides of the map are pooled. 1 means cosine attention to all tokens.
-            The release "AAAA" has (16, 8, 4, 2).
-        mlp_ratios: per stage, channels of a plain feed-forward layer of the same cost, divided by those of the stage.
+        reductions: r of each stage. 1 means cosine attention to all tokens. The released Micro "AAAA", with aggregated
+            attention in all stages, has (16, 8, 4, 2).
+        mlp_ratios: per stage, hidden channels of a plain feed-forward layer divided by the channels of the stage. The
+            gated layer of the same cost has two halves of 2/3 as many.
         pretrain_size, img_size: see :class:`mmattn.layers.CosineAttention`. The released detectors have 224 and 800,
-            the segmentors 224 and 512. The classifiers have 224, also those for images of 384; "AAAA" has 256.
+            the segmentors 224 and 512. The classifiers have 224 and None, also those for images of 384; "AAAA" has 256
+            and None.
         attention: config of a token mixer in the place of the own attention, or a list, see
             :class:`mmattn.backbones.ShuntedTransformer`.
         drop_rate: dropout of attention output and MLP.
@@ -35,7 +37,7 @@ class TransNeXt(ShuntedTransformer):
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`. Convolutions start as in the release,
     whatever ``init_cfg`` says of other layers.
 
-    With its default ``attention`` it takes the author's classifiers, detectors and segmentors.
+    With its default ``attention`` it takes the weights of the author's classifiers, detectors and segmentors.
 
     Example:
         >>> import torch

@@ -18,8 +18,8 @@ from .token_mixer import TOKEN_MIXERS
 
 #: hidden channels of the MLP that makes the bias by position
 HIDDEN = 512
-#: Queries and keys are divided by their norm, of at least this. The release has 1e-12. There, the gradient at a zero
-#: vector, of a constant image, is infinite in half precision.
+#: Queries and keys are divided by their norm, or by this where the norm is smaller. The release has 1e-12. With that,
+#: the gradient of a zero vector, as constant images may have, is infinite in half precision.
 LEAST_NORM = 1e-6
 
 
@@ -27,10 +27,10 @@ class CosineQueries(nn.Module):
     """What the two attentions of TransNeXt have in common: length-scaled cosine attention with query embedding, and
     a bias by position (section 3.1).
 
-    Queries and keys have norm 1. A learned vector of the head is added to the queries. They are multiplied by a learned
-    temperature of the head and by the logarithm of the number of keys, so that the softmax is alike for any number. An
-    MLP makes the bias from the distance of query and key on both axes, on a logarithmic scale on which the longest
-    distance in an image of ``pretrain_size`` is about 1.
+    Queries and keys have norm 1. Each head adds a learned vector to its queries, the query embedding. It multiplies
+    them by a learned temperature, and by the logarithm of the number of keys, so that the softmax is as sharp among
+    many keys as among few. An MLP makes the bias from the distances of query and key along both axes. Distances have a
+    logarithmic scale, on which the longest one in an image of ``pretrain_size`` is about 1.
     """
 
     #: detectors and segmentors are trained with another one than the classifiers they start from
@@ -57,7 +57,7 @@ class CosineQueries(nn.Module):
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.num_heads = num_heads
         self.reduction = int(reduction)
-        #: side of the map of an image of ``pretrain_size``; positions have no scale on a single pixel
+        #: side of the map of an image of ``pretrain_size``; at least 2, because a single pixel has no distances
         self.side = max(pretrain_size // stride, 2)
         self.trained_side = None if img_size is None else max(img_size // stride, 1)
         self.attn_drop_rate = attn_drop_rate
@@ -74,15 +74,23 @@ class CosineQueries(nn.Module):
         self.drop = nn.Dropout(drop_rate)
 
     def scaled(self, query: Tensor, keys: Tensor | int) -> Tensor:
-        """Queries of norm 1, (B, H, W, heads, d), as they are multiplied with keys, whose number is given for all
-        pixels or each, (H, W, 1, 1)."""
-        length = (keys + query.new_zeros(())).log()
+        """Queries with their embedding, temperature and the logarithm of the number of keys.
+
+        Args:
+            query: (B, H, W, heads, d), of norm 1.
+            keys: the number of keys, one for all pixels, or of each pixel, (H, W, 1, 1).
+
+        Returns:
+            (B, H, W, heads, d).
+        """
+        length = (keys + query.new_zeros(())).log()  # a tensor of the queries' dtype, also of a number
         return (query + self.query_embedding[:, 0]) * F.softplus(self.temperature[:, 0]) * length
 
     def pooled_bias(self, H: int, W: int, h: int, w: int) -> PooledBias:
         """The bias of h x w pools for the pixels of a map of H x W, see :func:`mmattn.ops.aggregated_attention`.
 
-        It is that of a map of ``trained_side``, interpolated, if there is one; or its own.
+        With a ``trained_side``, it is the bias of a map of that side, interpolated. Without one, the MLP makes it for
+        this map.
         """
         side, sizes = self.trained_side, [(H, h), (W, w)]
         if side is not None:
@@ -181,10 +189,10 @@ class AggregatedAttention(CosineQueries):
     """Attention to the k x k neighbours of a pixel and to pooled tokens, in one softmax (section 3.1): the first three
     stages of TransNeXt.
 
-    Both are by the cosine, as in :class:`CosineAttention`. Neighbours have a learned bias each, pooled tokens one by
-    position. Learnable tokens give the neighbours further weights, which depend on the query alone and are outside of
-    the softmax. A linear layer, GELU, average pooling and a norm make the pooled tokens. Both parts have the same
-    projection to keys and values.
+    Logits are those of :class:`CosineAttention`. Each of the k x k neighbours has a learned bias; pooled tokens have
+    the bias by position. To the weights of the neighbours, the layer adds the products of the query with k x k
+    learnable tokens, which do not depend on keys and are outside of the softmax. A linear layer, GELU, average pooling
+    and a norm make the pooled tokens. Neighbours and pooled tokens have the same projection to keys and values.
 
     The map is pooled to 1 / r of its sides, rounded down, but at least to one token.
 

@@ -99,7 +99,8 @@ class ShuntedTransformer(Backbone):
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts from it. The number of heads of a stage
     must be a multiple of PVTv2's, which is 1, 2, 5, 8; where it is larger, and where heads see tokens merged at a
     smaller rate than PVTv2's, the maps differ. The log says by how much. See
-    :func:`mmattn.layers.starts.shunted_from_pvt`.
+    :func:`mmattn.layers.starts.shunted_from_pvt`. With TransNeXt's attention in some stages, it also starts
+    from a Shunted Transformer.
 
     Example:
         >>> import torch
@@ -165,7 +166,7 @@ class ShuntedTransformer(Backbone):
         )
         check_flags(norm_eval=norm_eval)
         self.norm_eval = norm_eval
-        self.arch, self.mlp_ratios = arch, tuple(mlp_ratios)
+        self.arch, self.mlp_ratios, self.stem, self.stem_convs = arch, tuple(mlp_ratios), stem, stem_convs
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         self.settings = dict(num_heads=[int(heads) for heads in num_heads], feed_forward=feed_forward)

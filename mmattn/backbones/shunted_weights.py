@@ -1,5 +1,6 @@
 """How weights of the Shunted Transformer are read, and those of PVTv2 and SegFormer's MiT, in four code bases."""
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -7,14 +8,15 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..layers import SpatialReductionAttention
-from ..layers.starts import start_token_mixers
+from ..layers import EnhancedAttention, ShuntedAttention, SpatialReductionAttention
+from ..layers.starts import pvt_of_shunted, start_token_mixers
 from ..weights import CheckpointError, Translation, renamed, take_out
 
 #: PVTv2 in any of the layouts: the authors', timm's, OpenMMLab's
 PVT = r'(block\d\.\d+\.attn\.sr\.|stages\.\d\.blocks\.\d+\.mlp\.dwconv\.|layers\.\d\.1\.\d+\.attn\.attn\.in_proj)'
+SHUNTED = r'block\d\.\d+\.attn\.(sr1|local_conv)'
 LAYOUTS = {
-    'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)',
+    'a Shunted Transformer': SHUNTED,
     'a TransNeXt': r'block\d\.\d+\.attn\.(query_embedding|temperature)',  # before PVTv2, whose names it has, too
     'a Pyramid Vision Transformer': PVT,
 }
@@ -44,17 +46,17 @@ RENAMES = {
 
 
 def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = False) -> Translation:
-    """Leaves out the classifier and the stages that are not built. With a warm start the weights are PVTv2's, and
-    token mixers take what they can by their method ``from_pvt``."""
-    tensors = dict(state_dict)
-    if is_pvt(tensors):
+    """Leaves out the classifier and the stages that are not built. With a warm start the weights are PVTv2's or a
+    Shunted Transformer's, and token mixers take what they can by their method ``from_pvt``."""
+    tensors, of_pvt = dict(state_dict), is_pvt(state_dict)
+    if of_pvt:
         tensors = pvt_layout(tensors, detail=model.settings['feed_forward'] == 'detail')
-    elif warm_start:
+    elif warm_start and not is_shunted(tensors):
         raise CheckpointError('they are not in the layout of its authors, timm or OpenMMLab')
     tensors = {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in tensors.items()}
     dropped = leave_out(tensors, model)
     if warm_start:
-        dropped += _start_attention(tensors, model)
+        dropped += _start_attention(tensors, model, of_pvt)
     return Translation(tensors, dropped)
 
 
@@ -65,20 +67,34 @@ def leave_out(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
 
 
 def source_config(state_dict: dict[str, Tensor], model: nn.Module) -> dict:
-    """PVTv2, with the rates of its filters."""
+    """PVTv2 or a Shunted Transformer, with the rates of its filters."""
+    sizes = dict(mlp_ratios=model.mlp_ratios, in_channels=model.in_channels, out_indices=model.out_indices)
+    if not is_pvt(state_dict):
+        rates = [rates_of_shunted(state_dict, f'block{i + 1}.0.attn.') for i in range(model.num_stages)]
+        own = dict(stem=model.stem, stem_convs=model.stem_convs, feed_forward=model.settings['feed_forward'])
+        return dict(type='ShuntedTransformer', arch=model.arch, reductions=rates, **own, **sizes)
     tensors = pvt_layout(state_dict, detail=False)
     filters = [tensors.get(f'block{i + 1}.0.attn.sr.weight') for i in range(model.num_stages)]
     return dict(
         type='ShuntedTransformer',
         arch=dict(model.arch, num_heads=heads_of_pvt(model.channels), stem_convs=0),
         reductions=[1 if each is None else each.shape[-1] for each in filters],
-        mlp_ratios=model.mlp_ratios,
         stem='convolution',
         feed_forward='conv',
         attention=dict(type='SpatialReductionAttention'),
-        in_channels=model.in_channels,
-        out_indices=model.out_indices,
+        **sizes,
     )
+
+
+def rates_of_shunted(state_dict: dict[str, Tensor], prefix: str) -> int | list[int]:
+    """The rates of the groups of an attention; 1 if it merges no tokens."""
+    filters = (state_dict.get(f'{prefix}sr{i + 1}.weight') for i in range(len(state_dict)))
+    rates = [each.shape[-1] for each in itertools.takewhile(lambda each: each is not None, filters)]
+    return rates or 1
+
+
+def is_shunted(names: Iterable[str]) -> bool:
+    return any(re.match(SHUNTED, name) for name in names)
 
 
 def is_pvt(names: Iterable[str]) -> bool:
@@ -132,8 +148,8 @@ def heads_of_pvt(dims: Sequence[int]) -> list[int]:
     return [dim // dims[0] for dim in dims]
 
 
-def _start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
-    """Replace the tensors of PVTv2's attention by those that the model's token mixers make of them.
+def _start_attention(tensors: dict[str, Tensor], model: nn.Module, of_pvt: bool) -> list[str]:
+    """Replace the tensors of PVTv2's attention, or of Shunted's, by those that the model's token mixers make of them.
 
     Returns:
         the names of those that have no place.
@@ -142,14 +158,19 @@ def _start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
         KeyError: naming a tensor that should be there.
         CheckpointError: if numbers of heads or rates do not go together, or a tensor has another shape.
     """
-    starts = {
-        f'block{i}.{j}.attn.': partial(block.attn.from_pvt, num_heads=num_heads)
-        if hasattr(block.attn, 'from_pvt')
-        else None
-        for i, num_heads in enumerate(heads_of_pvt(model.channels)[: model.num_built], start=1)
-        for j, block in enumerate(getattr(model, f'block{i}'))
-        if not isinstance(block.attn, SpatialReductionAttention)
-    }
+    heads = heads_of_pvt(model.channels) if of_pvt else model.settings['num_heads']
+    own = SpatialReductionAttention if of_pvt else (ShuntedAttention, EnhancedAttention)
+    starts = {}
+    for i, num_heads in enumerate(heads[: model.num_built], start=1):
+        for j, block in enumerate(getattr(model, f'block{i}')):
+            name, can_start = f'block{i}.{j}.attn.', hasattr(block.attn, 'from_pvt')
+            if isinstance(block.attn, own):
+                if hasattr(block.attn, 'rename_tensors'):
+                    block.attn.rename_tensors(tensors, name)
+                continue
+            if can_start and not of_pvt:
+                pvt_of_shunted(tensors, name, model.channels[i - 1])
+            starts[name] = partial(block.attn.from_pvt, num_heads=num_heads) if can_start else None
     dropped = start_token_mixers(tensors, starts)
     for name in model.state_dict():
         if '.attn.' not in name:

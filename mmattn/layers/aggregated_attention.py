@@ -13,6 +13,7 @@ from ..ops.any_size import distances, pool_to, pooled_size
 from ..ops.attention import attention
 from ..ops.heads import join_heads
 from ..ops.resize import interpolated
+from .starts import aggregated_from_plain, aggregated_from_pvt, cosine_from_plain, cosine_from_pvt
 from .token_conv import TokenConv2d
 from .token_mixer import TOKEN_MIXERS
 
@@ -152,6 +153,9 @@ class CosineAttention(CosineQueries):
         ValueError: if an argument is wrong; the message names it.
     """
 
+    warm_start = cosine_from_plain
+    from_pvt = cosine_from_pvt
+
     def __init__(
         self,
         dim: int,
@@ -211,6 +215,9 @@ class AggregatedAttention(CosineQueries):
     Raises:
         ValueError: if an argument is wrong; the message names it.
     """
+
+    warm_start = aggregated_from_plain
+    from_pvt = aggregated_from_pvt
 
     def __init__(
         self,

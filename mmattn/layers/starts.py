@@ -1,7 +1,8 @@
 """How token mixers start from the weights of another attention.
 
 Each function makes a token mixer's own tensors from those of a plain attention, as a ViT, Swin Transformer or NAT has
-it, or of PVTv2's attention. A token mixer has it as its method ``warm_start`` or ``from_pvt``.
+it, or of PVTv2's attention. A token mixer has it as its method ``warm_start`` or ``from_pvt``. Tensors of shunted
+attention become those of PVTv2's first, see :func:`pvt_of_shunted`.
 
 The arguments are the token mixer, the state dict of a whole model, from which the tensors that are taken are removed,
 and the prefix of the names of the attention's tensors. The result has the token mixer's names; what is not in it keeps
@@ -173,17 +174,173 @@ def neighbourhood_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], pre
         start['rpb'] = take(state_dict, f'{prefix}rpb', *attn.rpb.shape)
     table = state_dict.pop(prefix + TABLE, None)
     if table is not None and attn.rpb is not None:
-        if not is_table(table.shape[::-1], (attn.num_heads, 0)):
-            raise CheckpointError(
-                f'a tensor is of another shape: {prefix}{TABLE} {tuple(table.shape)} instead of ((2w - 1) ** 2, '
-                f'{attn.num_heads})'
-            )
-        side = math.isqrt(len(table))
-        # Swin's table is indexed by query minus key.
-        table = table.t().flip(1).unflatten(1, (side, side))
-        steps = torch.arange(1 - attn.kernel_size, attn.kernel_size).clamp(-(side // 2), side // 2) + side // 2
-        start['rpb'] = table[:, steps[:, None], steps]
+        start['rpb'] = centre(by_offset(table, prefix + TABLE, attn.num_heads), attn.kernel_size - 1)
     return start
+
+
+def by_offset(table: Tensor, name: str, num_heads: int) -> Tensor:
+    """Swin's table as (heads, 2w - 1, 2w - 1), by neighbour minus query, as NAT's is."""
+    if not is_table(table.shape[::-1], (num_heads, 0)):
+        raise CheckpointError(
+            f'a tensor is of another shape: {name} {tuple(table.shape)} instead of ((2w - 1) ** 2, {num_heads})'
+        )
+    side = math.isqrt(len(table))
+    return table.t().flip(1).unflatten(1, (side, side))  # Swin's table is indexed by query minus key.
+
+
+def centre(table: Tensor, reach: int) -> Tensor:
+    """The biases (heads, 2 * reach + 1, 2 * reach + 1) of a table (heads, a, a) of any odd a; beyond it, those of its
+    border."""
+    half = table.shape[-1] // 2
+    steps = torch.arange(-reach, reach + 1).clamp(-half, half) + half
+    return table[:, steps[:, None], steps]
+
+
+def cosine_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """From plain attention, or that of windows or neighbourhoods, whose biases by position are left out. See
+    :func:`by_cosine`."""
+    norm = norm_before(state_dict, prefix, attn.proj.in_features)
+    start = by_cosine(attn, projections_of_plain(attn, state_dict, prefix), norm, norm, attn.side**2)
+    return joined(start, 'qkv', 'qkv')
+
+
+def cosine_from_pvt(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
+    """From PVTv2's attention at r = 1, of ``num_heads`` heads, see :func:`by_cosine`."""
+    dim = attn.proj.in_features
+    norm = norm_before(state_dict, prefix, dim)
+    given = projections_of_pvt(state_dict, prefix, dim, attn.num_heads, num_heads)
+    return joined(by_cosine(attn, given, norm, norm, attn.side**2), 'qkv', 'qkv')
+
+
+def aggregated_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """From plain attention, or that of windows or neighbourhoods, see :func:`aggregated`.
+
+    If that has a table of biases by position, as Swin's and NAT's, those of the neighbours start as its centre, minus
+    the mean of the table: pooled tokens have none.
+    """
+    norm = norm_before(state_dict, prefix, attn.proj.in_features)
+    given, near = projections_of_plain(attn, state_dict, prefix), None
+    table, name = state_dict.get(f'{prefix}rpb'), f'{prefix}rpb'
+    if table is not None:
+        side = max(table.shape[-1:] + (1,)) // 2 * 2 + 1
+        table = take(state_dict, name, attn.num_heads, side, side)
+    if prefix + TABLE in state_dict:
+        table = by_offset(state_dict.pop(prefix + TABLE), prefix + TABLE, attn.num_heads)
+    if table is not None:
+        reach = math.isqrt(attn.relative_pos_bias_local.shape[1]) // 2
+        near = centre(table, reach).flatten(1) - table.mean((1, 2))[:, None]
+    return aggregated(attn, given | means_of_pools(norm), norm, norm, near)
+
+
+def aggregated_from_pvt(
+    attn: nn.Module, state_dict: dict[str, Tensor], prefix: str, num_heads: int
+) -> dict[str, Tensor]:
+    """From PVTv2's attention, of ``num_heads`` heads, see :func:`aggregated`.
+
+    The linear layer before pooling starts as the sum of PVTv2's filters, and the norm as PVTv2's. So on a map that
+    repeats each token r x r times, the pooled tokens are PVTv2's. At r = 1, they are means.
+    """
+    dim = attn.proj.in_features
+    norm = of_keys = norm_before(state_dict, prefix, dim)
+    given = projections_of_pvt(state_dict, prefix, dim, attn.num_heads, num_heads)
+    if not any(name.startswith(f'{prefix}sr.') for name in state_dict):
+        return aggregated(attn, given | means_of_pools(norm), norm, of_keys)
+    name = f'{prefix}sr.weight'
+    given['sr.weight'] = take(state_dict, name, dim, dim, *2 * state_dict[name].shape[-1:]).sum((2, 3))
+    given |= {key: take(state_dict, prefix + key, dim) for key in ('sr.bias', 'norm.weight', 'norm.bias')}
+    return aggregated(attn, given, norm, (given['norm.weight'], given['norm.bias']))
+
+
+#: weight and bias of a norm, (C) both
+Norm = tuple[Tensor, Tensor]
+
+
+def norm_before(state_dict: dict[str, Tensor], prefix: str, dim: int) -> Norm:
+    """The norm of a block before its attention, which stays in the state dict; the identity if there is none."""
+    name = f'{prefix.removesuffix("attn.")}norm1.'
+    if f'{name}weight' not in state_dict:
+        return torch.ones(dim), torch.zeros(dim)
+    return tuple(take({key: state_dict[key]}, key, dim) for key in (f'{name}weight', f'{name}bias'))
+
+
+def projections_of_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Weights (C, C) and biases (C) of ``q``, ``k``, ``v`` and ``proj`` of plain attention. A bias that it lacks is
+    zero."""
+    dim = attn.proj.in_features
+    start = take_linear(state_dict, f'{prefix}proj', dim, dim)
+    given = take_linear(state_dict, f'{prefix}qkv', 3 * dim, dim, '', bias=f'{prefix}qkv.bias' in state_dict)
+    given.setdefault('.bias', torch.zeros(3 * dim).to(start['proj.bias']))
+    return start | {f'{part}{kind}': x for kind, all in given.items() for part, x in zip('qkv', all.chunk(3))}
+
+
+def joined(start: dict[str, Tensor], parts: str, name: str) -> dict[str, Tensor]:
+    """Several projections as one."""
+    for kind in ('weight', 'bias'):
+        start[f'{name}.{kind}'] = torch.cat([start.pop(f'{part}.{kind}') for part in parts])
+    return start
+
+
+def means_of_pools(norm: Norm) -> dict[str, Tensor]:
+    """Layers of :class:`mmattn.layers.AggregatedAttention` that make a pooled token the mean of its tokens, normed to
+    the mean and deviation that the channels of a token have after ``norm``."""
+    scale, offset = norm
+    mean = offset.mean()
+    deviation = ((scale.square() + offset.square()).mean() - mean.square()).clamp(min=0).sqrt()
+    return {
+        'sr.weight': torch.eye(len(scale)).to(scale),
+        'sr.bias': torch.zeros_like(offset),
+        'norm.weight': deviation.expand_as(scale),
+        'norm.bias': mean.expand_as(offset),
+    }
+
+
+def aggregated(
+    attn: nn.Module, given: dict[str, Tensor], norm: Norm, of_keys: Norm, near: Tensor | None = None
+) -> dict[str, Tensor]:
+    """A start of :class:`mmattn.layers.AggregatedAttention`, see :func:`by_cosine`.
+
+    The bias of the linear layer before pooling is raised by the same number in all channels, until GELU leaves nearly
+    all values as they are; the norm after pooling removes it. A pooled token stands for r x r tokens. So neighbours
+    start with a bias of -2 log r, as if each token was a key once. Learnable tokens start at zero.
+
+    Args:
+        given: weights and biases of ``q``, ``k``, ``v``, ``proj``, ``sr``, as a matrix, and ``norm``.
+        norm: before attention.
+        of_keys: norm of the tokens that the keys of the source are projected from.
+        near: biases of the neighbours, (heads, k * k).
+    """
+    local, side = attn.relative_pos_bias_local, max(attn.side // attn.reduction, 1)
+    start = by_cosine(attn, given, norm, of_keys, local.shape[1] + side**2)
+    (scale, offset), weight = norm, start['sr.weight']
+    mean, deviation = weight @ offset + start['sr.bias'], (weight * scale).norm(dim=1)
+    lift = (3 * deviation - mean).max() + 4  # Three deviations below its mean, a value is 4, and its GELU is 3.9999.
+    start |= {'sr.weight': weight[..., None, None], 'sr.bias': start['sr.bias'] + lift}
+    start |= {name: torch.zeros_like(getattr(attn, name)) for name in ('learnable_tokens', 'learnable_bias')}
+    near = torch.zeros_like(local) if near is None else near
+    start['relative_pos_bias_local'] = near - 2 * math.log(attn.reduction)
+    return joined(start, 'kv', 'kv')
+
+
+def by_cosine(attn: nn.Module, given: dict[str, Tensor], norm: Norm, of_keys: Norm, count: int) -> dict[str, Tensor]:
+    """A start of cosine attention from the projections ``q``, ``k``, ``v`` and ``proj`` of one by products.
+
+    A product is the cosine times the lengths of query and key. The cosine's factor, for ``count`` keys, starts as the
+    mean of this over tokens whose channels are uncorrelated: where all queries and keys of a head have these lengths,
+    attention is that of the source. The query embedding and the bias by position start at zero.
+
+    Args:
+        norm, of_keys: norms of the tokens that queries and keys are projected from.
+    """
+    squares = torch.ones(attn.num_heads, dtype=torch.float64)
+    for part, (scale, offset) in dict(q=norm, k=of_keys).items():
+        weight, bias = (given[f'{part}.{kind}'].double() for kind in ('weight', 'bias'))
+        square = (weight * scale).square().sum(1) + (weight @ offset.double() + bias).square()
+        squares *= square.unflatten(0, (attn.num_heads, -1)).sum(1)
+    width = attn.query_embedding.shape[-1]
+    factor = ((squares / width).sqrt() / math.log(count)).clamp(min=1e-6).to(given['q.weight'])
+    zeros = {name: torch.zeros_like(attn.get_parameter(name)) for name in ('cpb_fc2.weight', 'cpb_fc2.bias')}
+    zeros['query_embedding'] = torch.zeros_like(attn.query_embedding)
+    return given | zeros | {'temperature': (factor + (-torch.expm1(-factor)).log())[:, None, None]}
 
 
 def shunted_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -246,9 +403,35 @@ def enhanced_from_pvt(attn: nn.Module, state_dict: dict[str, Tensor], prefix: st
     """
     start = projections_of_pvt(state_dict, prefix, attn.proj.in_features, attn.num_heads, num_heads)
     for kind in ('weight', 'bias'):
-        start[f'qkv.{kind}'] = torch.cat([start.pop(f'{part}.{kind}') for part in 'qkv'])
         start[f'local_conv.{kind}'] = torch.zeros_like(getattr(attn.local_conv, kind))
-    return start
+    return joined(start, 'qkv', 'qkv')
+
+
+def pvt_of_shunted(state_dict: dict[str, Tensor], prefix: str, dim: int) -> None:
+    """Replace, in place, the tensors of shunted attention, or of attention with enhanced values, by those of PVTv2's
+    attention that is nearest.
+
+    All groups have the merged tokens of the first one, which merges most. The GELU after Shunted's norm becomes the
+    line that is nearest to it where channels have the norm's mean and deviation. Convolutions of the values stay.
+    """
+    if f'{prefix}qkv.weight' in state_dict:
+        for kind, value in take_linear(state_dict, f'{prefix}qkv', 3 * dim, dim, '').items():
+            state_dict[f'{prefix}q{kind}'], state_dict[f'{prefix}kv{kind}'] = value.split((dim, 2 * dim))
+    groups = sum(f'{prefix}kv{i + 1}.weight' in state_dict for i in range(dim))
+    if not groups:
+        return
+    parts = [take_linear(state_dict, f'{prefix}kv{i + 1}', 2 * dim // groups, dim, 'kv') for i in range(groups)]
+    for name in parts[0]:
+        keys, values = zip(*(part[name].chunk(2) for part in parts))
+        state_dict[prefix + name] = torch.cat((*keys, *values))
+    filters = f'{prefix}sr1.weight'
+    state_dict[f'{prefix}sr.weight'] = take(state_dict, filters, dim, dim, *2 * state_dict[filters].shape[-1:])
+    state_dict[f'{prefix}sr.bias'] = take(state_dict, f'{prefix}sr1.bias', dim)
+    scale, mean = (take(state_dict, f'{prefix}norm1.{kind}', dim) for kind in ('weight', 'bias'))
+    wide, normal = (1 + scale.square()).sqrt(), torch.distributions.Normal(0.0, 1.0)
+    below, density = normal.cdf(mean / wide), normal.log_prob(mean / wide).exp()
+    state_dict[f'{prefix}norm.weight'] = scale * (below + mean / wide**3 * density)
+    state_dict[f'{prefix}norm.bias'] = mean * below + scale.square() / wide * density
 
 
 def projections_of_pvt(

@@ -1,6 +1,7 @@
 """How far the first pass of a model that started from other weights is from that of their architecture."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -70,7 +71,14 @@ def log_difference(
         pairs = zip(maps, source.to(own).eval()(image), strict=True)
         shares = [100 * float((a - b).norm() / b.norm()) for a, b in pairs]
     percentages = ', '.join(f'{share:.1f} %' for share in shares)
-    print_log(f'{about} differs from that of {model.published("SOURCE")} by {percentages}, map by map', 'current')
+    print_log(f'{about} differs from that of {_described(model, state_dict)} by {percentages}, map by map', 'current')
+
+
+def _described(model: nn.Module, names: Iterable[str]) -> str:
+    """What weights are of: ``SOURCE``, unless only another of the model's ``LAYOUTS`` is found in their names."""
+    source, layouts = model.published('SOURCE'), model.published('LAYOUTS', {})
+    found = [each for each, pattern in layouts.items() if any(re.match(pattern, name) for name in names)]
+    return source if source in found or not found else found[0]
 
 
 def _other_training(model: nn.Module, source: nn.Module, settings: Mapping[str, object] | None) -> str:

@@ -48,6 +48,10 @@ def authors(weights):
     return renamed
 
 
+def authors_name(name):
+    return next(iter(authors({name: None}))).replace('.dwconv.dwconv.', '.dwconv.')
+
+
 def of_openmmlab(cls):
     """Each stage has as many heads of 8 channels as SIZES says."""
     ratios = dict(mlp_ratio=2) if cls is mmseg.models.MixVisionTransformer else dict(mlp_ratios=[2, 2, 2, 2])
@@ -192,6 +196,31 @@ def test_ghost_heads_start_at_zero(tmp_path, log):
     assert without == with_ghosts
     kept = [line for line in log if 'keep their initial values' in line][-1]
     assert 'block1.0.attn.ghost1.weight' in kept
+
+
+OF_TRANSNEXT = [dict(type='AggregatedAttention')] * 3 + [dict(type='CosineAttention')]
+
+
+@pytest.mark.parametrize('attention', [OF_TRANSNEXT], ids=str)
+def test_other_attention_starts_from_pvt(attention, tmp_path, log):
+    """All tensors of PVTv2 are taken that have a meaning there; the log says how far the maps are. A tensor of another
+    shape is refused."""
+    pvt = randomised(pvt_of_timm()).state_dict()
+    torch.save(pvt, tmp_path / 'pvt.pth')
+    backbone = from_pvt(**RATES, attention=attention)
+    backbone.load_pretrained(tmp_path / 'pvt.pth', warm_start=True)
+    shares = re.findall(r'([0-9.]+) %', next(line for line in log if 'first pass differs' in line))
+    assert len(shares) == 4 and all(0 < float(share) < 200 for share in shares)
+    kept, left = (next(line for line in log if part in line) for part in ('keep their initial values', 'left out: '))
+    assert set(re.findall(r'\.attn\.(\w+)', kept)) == ({'cpb_fc1'} if attention is OF_TRANSNEXT else set())
+    assert set(re.findall(r'\.attn\.(\w+)', left)) == (set() if attention is OF_TRANSNEXT else {'sr', 'norm'})
+    dropped = backbone.from_release(pvt, warm_start=True).dropped
+    for name, given in itertools.islice(wrong(pvt), 0, None, 4):
+        try:
+            passed = not refused(backbone, backbone.from_release(given, warm_start=True))
+        except CheckpointError:
+            passed = False
+        assert passed == (name in dropped or name.startswith('head.') or authors_name(name) in dropped), name
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,14 @@
+import itertools
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from mmattn.backbones import ShuntedTransformer
+from mmattn.weights import CheckpointError
+from tests.backbones.test_swin import randomised
+from tests.backbones.test_wrong_shapes import refused, wrong
 
 SMALL = dict(
     arch=dict(embed_dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), num_heads=(2, 2, 4, 4), stem_convs=1),
@@ -74,3 +80,36 @@ def test_convolutions_start_by_the_fan_out_of_a_group():
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         ShuntedTransformer(**wrong)
+
+
+def test_other_attention_starts_from_shunted(tmp_path, log):
+    """A stage with shunted attention keeps its tensors, and the log says how far the maps are. A tensor of another
+    shape is refused."""
+    settings = dict(SMALL, stem_convs=0)
+    source = randomised(ShuntedTransformer(**settings))
+    torch.save(source.state_dict(), tmp_path / 'shunted.pth')
+    attention = [dict(type='AggregatedAttention'), None, dict(type='AggregatedAttention'), dict(type='CosineAttention')]
+    backbone = ShuntedTransformer(**settings, attention=attention)
+    backbone.load_pretrained(tmp_path / 'shunted.pth', warm_start=True)
+    assert all(value.equal(source.block2.state_dict()[name]) for name, value in backbone.block2.state_dict().items())
+    line = next(line for line in log if 'first pass' in line)
+    assert 'differs from that of a Shunted Transformer by ' in line
+    assert all(0 < float(share) < 200 for share in re.findall(r'([0-9.]+) %', line))
+    kept, left = (next(line for line in log if part in line) for part in ('keep their initial values', 'left out: '))
+    assert set(re.findall(r'\.attn\.(\w+)', kept)) == {'cpb_fc1'}
+    assert set(re.findall(r'\.attn\.(\w+)', left)) == {'sr2', 'norm2', 'local_conv1', 'local_conv2', 'local_conv'}
+    weights = source.state_dict()
+    for kind in ('weight', 'bias'):  # as the release has the last stage
+        name = f'block4.0.attn.qkv.{kind}'
+        released = {f'block4.0.attn.{part}.{kind}': x for part, x in zip(('q', 'kv'), weights[name].split((16, 32)))}
+        weights = {key: x for key, x in weights.items() if key != name} | released
+    for last in (None, attention[3]):
+        other = ShuntedTransformer(**settings, attention=[*attention[:3], last])
+        assert other._warm_started(weights)['block4.0.attn.qkv.weight'].equal(source.block4[0].attn.qkv.weight)
+    weights, dropped = source.state_dict(), backbone.from_release(source.state_dict(), warm_start=True).dropped
+    for name, given in itertools.islice(wrong(weights), 0, None, 4):
+        try:
+            passed = not refused(backbone, backbone.from_release(given, warm_start=True))
+        except CheckpointError:
+            passed = False
+        assert passed == (name in dropped), name

@@ -109,25 +109,28 @@ def test_warm_start_from_deit():
     check_refusals(frame, lambda given: Translation(frame._warm_started(given)), vit(), dropped, ': {} ')
 
 
-@pytest.mark.parametrize('warm_start', [False, True])
-def test_a_swin(warm_start):
-    """Strictly, and with a warm start of a token mixer that takes a part of each attention."""
+#: token mixers that take a part of another attention
+TAKE = 'ELSA', 'AggregatedAttention', 'CosineAttention'
+
+
+@pytest.mark.parametrize('token_mixer', [None, *TAKE])
+def test_a_swin(token_mixer):
+    """Strictly, and with warm starts of token mixers that take a part of each attention."""
     arch = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
-    stages = dict(type='ELSA' if warm_start else 'WindowAttention')
-    frame = SwinFrame(arch, stages, window_size=4, out_indices=(0, 1))
-    load = partial(frame.from_release, warm_start=warm_start)
+    frame = SwinFrame(arch, dict(type=token_mixer or 'WindowAttention'), window_size=4, out_indices=(0, 1))
+    load = partial(frame.from_release, warm_start=token_mixer is not None)
     check_refusals(frame, load, swin(), load(swin()).dropped)
 
 
-@pytest.mark.parametrize('warm_start', [False, True])
-def test_a_nat(warm_start):
-    """Strictly, and with a warm start of a token mixer that takes a part of each attention."""
+@pytest.mark.parametrize('token_mixer', [None, 'MeanShiftAttention', *TAKE[1:]])
+def test_a_nat(token_mixer):
+    """Strictly, and with warm starts of token mixers that take a part of each attention."""
     arch = dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), mlp_ratio=1, layer_scale=1)
     near = dict(type='NeighbourhoodAttention', kernel_size=3)
     weights = NAT(arch, near, out_indices=(0, 1)).state_dict()
-    stages = [[dict(near, ghost_size=3)], dict(type='MeanShiftAttention')] if warm_start else near
+    stages = near if token_mixer is None else [[dict(near, ghost_size=3)], dict(type=token_mixer)]
     frame = NAT(arch, stages, out_indices=(0, 1))
-    load = partial(frame.from_release, warm_start=warm_start)
+    load = partial(frame.from_release, warm_start=token_mixer is not None)
     check_refusals(frame, load, weights, load(weights).dropped)
 
 

@@ -274,6 +274,20 @@ def _cosine(layer: layers.CosineAttention, x: Tensor, row: int, column: int) -> 
     return [Weights('', _by_head(attend, v, layer.num_heads, row, column))]
 
 
+def _rank_augmented(
+    layer: layers.RankAugmentedAttention, x: Tensor, row: int, column: int, prefix: Tensor | None = None
+) -> list[Weights]:
+    """Before the factor, and without the convolution of the values. Those of prefix tokens are not shown; positions can
+    make weights negative."""
+    q, k, v = layer.qkv(with_prefix(prefix, x)).chunk(3, -1)
+    of_prefix, value = v.split((v.shape[1] - x.shape[1] * x.shape[2], x.shape[1] * x.shape[2]), 1)
+
+    def attend(value: Tensor) -> Tensor:
+        return layer.attend(q, k, with_prefix(of_prefix, value), x.shape)[:, of_prefix.shape[1] :].view(x.shape)
+
+    return [Weights('', _by_head(attend, value.view(x.shape), layer.num_heads, row, column))]
+
+
 def _openmmlab_windows(layer: nn.Module, x: Tensor, row: int, column: int) -> list[Weights]:
     """Of OpenMMLab's Swin Transformers: the input takes the place of the values, by queries and keys that are held."""
     msa, x = layer.w_msa, pad_to_multiple(x, layer.window_size, (1, 2))
@@ -321,6 +335,7 @@ READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weig
     layers.MeanShiftWindowAttention: _mean_shift_windows,
     layers.NeighbourhoodAttention: _neighbourhood,
     layers.OutlookAttention: _outlook,
+    layers.RankAugmentedAttention: _rank_augmented,
     layers.SelfAttention: _plain,
     layers.ShuntedAttention: _shunted,
     layers.SpatialReductionAttention: _reduced,

@@ -23,6 +23,9 @@ CAPTIONS = {
         'NeighbourhoodAttention: k x k neighbours, moved into the map at the border; with dilation, there are gaps '
         'between them.'
     ),
+    'RankAugmentedAttention': (
+        'RankAugmentedAttention: weights before the factor of the query; rotary positions can make them negative.'
+    ),
     'ShuntedAttention': 'ShuntedAttention: each cell is a merged token; the groups of heads merge n x n positions.',
     'ShiftWindowMSA': "ShiftWindowMSA: softmax within the query's (shifted) window.",
     'SpatialReductionAttention': 'SpatialReductionAttention: each cell is a merged token.',

@@ -99,7 +99,7 @@ class ShuntedTransformer(Backbone):
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts from it. The number of heads of a stage
     must be a multiple of PVTv2's, which is 1, 2, 5, 8; where it is larger, and where heads see tokens merged at a
     smaller rate than PVTv2's, the maps differ. The log says by how much. See
-    :func:`mmattn.layers.starts.shunted_from_pvt`. With TransNeXt's attention in some stages, it also starts
+    :func:`mmattn.layers.starts.shunted_from_pvt`. With TransNeXt's or RALA's attention in some stages, it also starts
     from a Shunted Transformer.
 
     Example:

@@ -12,6 +12,7 @@ from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttent
 from .neighbourhood_attention import NeighbourhoodAttention
 from .norm import batch_norm
 from .outlook import OutlookAttention
+from .rank_augmented_attention import RankAugmentedAttention
 from .self_attention import EnhancedAttention, SelfAttention
 from .shunted import LocalEnhancement, ShuntedAttention, TokenMerging
 from .spatial_reduction import SpatialReductionAttention
@@ -55,6 +56,7 @@ __all__ = [
     'NeighbourhoodAttention',
     'OutlookAttention',
     'PatchConv2d',
+    'RankAugmentedAttention',
     'SelfAttention',
     'ShuntedAttention',
     'SpatialReductionAttention',

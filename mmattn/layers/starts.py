@@ -343,6 +343,29 @@ def by_cosine(attn: nn.Module, given: dict[str, Tensor], norm: Norm, of_keys: No
     return given | zeros | {'temperature': (factor + (-torch.expm1(-factor)).log())[:, None, None]}
 
 
+def rank_augmented_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The projections from plain attention. The factor starts at 1, and a convolution of the values at 0."""
+    return without_factor(attn, projections_of_plain(attn, state_dict, prefix))
+
+
+def rank_augmented_from_pvt(
+    attn: nn.Module, state_dict: dict[str, Tensor], prefix: str, num_heads: int
+) -> dict[str, Tensor]:
+    """The same from PVTv2's attention, of ``num_heads`` heads, see :func:`projections_of_pvt`. Tokens are not merged
+    here."""
+    dim = attn.proj.in_features
+    return without_factor(attn, projections_of_pvt(state_dict, prefix, dim, attn.num_heads, num_heads))
+
+
+def without_factor(attn: nn.Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of rank-augmented attention whose factor and convolution have no effect."""
+    start, like = joined(given, 'qkv', 'qkv'), given['proj.weight']
+    start |= {'phi.weight': torch.zeros_like(like), 'phi.bias': torch.ones_like(like[0])}
+    if attn.local_conv is not None:
+        start |= {f'local_conv.{name}': torch.zeros_like(x) for name, x in attn.local_conv.state_dict().items()}
+    return start
+
+
 def shunted_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """From plain attention, taken as PVTv2's that merges tokens to their mean and norms them. On a map of normed tokens
     that repeats each of them r x r times, this gives the same result."""

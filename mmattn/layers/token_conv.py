@@ -21,17 +21,18 @@ class TokenConv2d(nn.Conv2d):
 
 
 class DepthwiseConv2d(TokenConv2d, nn.Conv2d):
-    """3 x 3 depth-wise convolution of tokens, zero outside the map, which keeps its size.
+    """Depth-wise convolution of tokens, zero outside the map, which keeps its size.
 
     Args:
         dim: channels C.
+        size: side of the filters, odd.
     """
 
     #: whether x is added to the result
     skip = False
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim, dim, 3, padding=1, groups=dim)
+    def __init__(self, dim: int, size: int = 3) -> None:
+        super().__init__(dim, dim, size, padding=size // 2, groups=dim)
 
     def forward(self, x: Tensor, gelu: bool = False) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C), after GELU if ``gelu``."""

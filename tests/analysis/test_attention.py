@@ -28,6 +28,7 @@ from mmattn.layers import (
     MeanShiftWindowAttention,
     NeighbourhoodAttention,
     OutlookAttention,
+    RankAugmentedAttention,
     SelfAttention,
     ShuntedAttention,
     SpatialReductionAttention,
@@ -99,6 +100,12 @@ def enhanced(layer, x, weights, *place):
     return layer.proj(by_heads(weights.values, value[0]) + layer.local_conv(value)[0][place])
 
 
+def rank_augmented(layer, x, weights, *place):
+    value = layer.qkv(x)[..., -DIM:]
+    out = by_heads(weights.values, value[0]) + layer.local_conv(value)[0][place]
+    return layer.proj(out * layer.phi(x)[0][place])
+
+
 def mean_shift(layer, x, weights, *place):
     """Equations 1, 12 and 14 with given weights."""
     layer, x = getattr(layer, 'attn', layer), padded(x, weights)[0]
@@ -140,6 +147,7 @@ LAYERS = {
     'neighbourhood': (lambda: NeighbourhoodAttention(DIM, HEADS, kernel_size=3), plain),
     'neighbourhood-small-map': (lambda: NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=3), plain),
     'neighbourhood-ghost': (lambda: NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=3, ghost_size=3), plain),
+    'rank-augmented': (lambda: RankAugmentedAttention(DIM, HEADS, rope=100.0, local_size=3), rank_augmented),
     'enhanced': (lambda: EnhancedAttention(DIM, HEADS), enhanced),
     'outlook': (
         lambda: OutlookAttention(DIM, HEADS),

@@ -109,6 +109,7 @@ NEAR = dict(type='NeighbourhoodAttention', kernel_size=3)
 NO_TABLE = dict(NEAR, rel_pos_bias=False, qkv_bias=False)
 WINDOW = dict(type='WindowAttention', window_size=3)
 GHOST_HEAD = dict(type='GhostHeadAttention', img_size=64)
+RANK_AUGMENTED = dict(type='RankAugmentedAttention', local_size=3)
 
 ANY_SWIN = dict(window_size=[1, 4], mlp_ratio=[1, 2.5])
 ANY_MEAN_SHIFT = dict(
@@ -305,6 +306,7 @@ CASES = {
                     dict(MEAN_SHIFT, form='residual'),
                     dict(NEAR, dilation=(1, 2)),
                     NEAR,
+                    dict(RANK_AUGMENTED, rope=100.0),
                     [
                         dict(ELSA, hadamard='equation', qkv_bias=False),
                         dict(type='LocalAttention', terms=['qr', 'rk']),
@@ -325,7 +327,7 @@ CASES = {
             small=dict(
                 ALL,
                 arch=BLOCKS,
-                attention=[None, GHOST_HEAD, None, None],
+                attention=[RANK_AUGMENTED, GHOST_HEAD, None, None],
                 feed_forward='detail',
                 embedding='deit',
                 img_size=64,

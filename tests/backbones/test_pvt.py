@@ -201,7 +201,7 @@ def test_ghost_heads_start_at_zero(tmp_path, log):
 OF_TRANSNEXT = [dict(type='AggregatedAttention')] * 3 + [dict(type='CosineAttention')]
 
 
-@pytest.mark.parametrize('attention', [OF_TRANSNEXT], ids=str)
+@pytest.mark.parametrize('attention', [OF_TRANSNEXT, dict(type='RankAugmentedAttention', local_size=5)], ids=str)
 def test_other_attention_starts_from_pvt(attention, tmp_path, log):
     """All tensors of PVTv2 are taken that have a meaning there; the log says how far the maps are. A tensor of another
     shape is refused."""

@@ -110,7 +110,7 @@ def test_warm_start_from_deit():
 
 
 #: token mixers that take a part of another attention
-TAKE = 'ELSA', 'AggregatedAttention', 'CosineAttention'
+TAKE = 'ELSA', 'AggregatedAttention', 'CosineAttention', 'RankAugmentedAttention'
 
 
 @pytest.mark.parametrize('token_mixer', [None, *TAKE])

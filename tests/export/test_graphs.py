@@ -28,9 +28,9 @@ SIZES = ((64, 96), (97, 131), (57, 64), (260, 75))
 OPERATORS = set(
     """
     Abs Add And AveragePool BatchNormalization Cast Clip Concat ConstantOfShape Conv ConvTranspose Cos CumSum Div
-    Einsum Equal Expand Gather GatherND Gelu Gemm Greater GreaterOrEqual LayerNormalization Less LessOrEqual Log MatMul
-    Max MaxPool Min Mod Mul Neg Not Pad Pow Range Reciprocal ReduceL2 ReduceSum Relu Reshape Resize ScatterND Shape
-    Sigmoid Sign Sin Slice Softmax Split Squeeze Sub Tile Transpose Unsqueeze Where
+    Einsum Elu Equal Expand Gather GatherND Gelu Gemm Greater GreaterOrEqual LayerNormalization Less LessOrEqual Log
+    MatMul Max MaxPool Min Mod Mul Neg Not Pad Pow Range Reciprocal ReduceL2 ReduceMean ReduceSum Relu Reshape
+    Resize ScatterND Shape Sigmoid Sign Sin Slice Softmax Split Squeeze Sub Tile Transpose Unsqueeze Where
     """.split()
 )
 

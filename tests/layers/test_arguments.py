@@ -29,6 +29,7 @@ WRONG = {
     'dilation': [0, 1025],
     'group_width': [0],
     'hadamard': ['gelu'],
+    'local_size': [4, None],
     'qkv_bias': ['no'],
     'rope': [0.5],
     'multiple': [0, 5],

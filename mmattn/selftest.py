@@ -111,16 +111,13 @@ OPERATORS = {
         lambda B, H, W, n, d: [(B, H, W, 3, n, d), (n, 13, 13)],
     ),
     'neighbours and pooled tokens': Operator(
-        lambda q, k, v, pooled_k, pooled_v, bias, pooled_bias, added, backend: aggregated_attention(
-            q, k, v, pooled_k, pooled_v, bias, lambda rows: pooled_bias[:, rows], added, backend=backend
+        lambda q, kv, pooled, temperature, embedding, bias, pooled_bias, *tokens, backend: aggregated_attention(
+            *(q, kv, pooled, temperature, embedding, bias, lambda rows: pooled_bias[:, rows], *tokens), backend=backend
         ),
         AGGREGATED,
         lambda B, H, W, n, d: [
-            *[(B, H, W, n, d)] * 3,
-            *[(B, H // 4 * (W // 4), n, d)] * 2,
-            (n, 9),
-            (n, H, W, H // 4 * (W // 4)),
-            (B, H, W, n, 9),
+            *[(B, H, W, n, d), (B, H, W, 2, n, d), (B, H // 4, W // 4, 2, n, d), (n,), (n, d), (n, 9)],
+            *[(n, H, H // 4, W, W // 4), (n, d, 9), (n, 9)],
         ],
     ),
     'content': Operator(
@@ -152,6 +149,11 @@ OPERATORS = {
         partial(depthwise_conv, skip=True, gelu=True),
         DEPTHWISE_CONV,
         lambda B, H, W, n, d: [(B, H, W, n * d), (n * d, 1, 3, 3), (n * d,)],
+    ),
+    'depth-wise convolution, GELU and gate': Operator(
+        partial(depthwise_conv, gelu=True, gated=True),
+        DEPTHWISE_CONV,
+        lambda B, H, W, n, d: [(B, H, W, 2 * n * d), (n * d, 1, 3, 3), (n * d,)],
     ),
     'norm and ReLU': Operator(batch_norm_relu, BATCH_NORM, lambda B, H, W, n, d: [(B, H, W, n * d), *[(n * d,)] * 2]),
     'norm, sum and ReLU': Operator(

@@ -8,20 +8,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_heads, check_odd, check_rates, check_whole
-from ..ops.aggregated_attention import PooledBias, aggregated_attention, inside_map, table_of_pairs
-from ..ops.any_size import distances, pool_to, pooled_size
+from ..ops.aggregated_attention import (
+    PooledBias,
+    aggregated_attention,
+    bias_by_position,
+    logarithmic_distances,
+    of_norm_1,
+    scaled,
+    table_of_pairs,
+)
+from ..ops.any_size import pool_to, pooled_size
 from ..ops.attention import attention
 from ..ops.heads import join_heads
-from ..ops.resize import interpolated
+from .casts import cast_once
+from .norm import normed
 from .starts import aggregated_from_plain, aggregated_from_pvt, cosine_from_plain, cosine_from_pvt
 from .token_conv import TokenConv2d
 from .token_mixer import TOKEN_MIXERS
 
 #: hidden channels of the MLP that makes the bias by position
 HIDDEN = 512
-#: Queries and keys are divided by their norm, or by this where the norm is smaller. The release has 1e-12. With that,
-#: the gradient of a zero vector, as constant images may have, is infinite in half precision.
-LEAST_NORM = 1e-6
 
 
 class CosineQueries(nn.Module):
@@ -74,61 +80,23 @@ class CosineQueries(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
-    def scaled(self, query: Tensor, keys: Tensor | int) -> Tensor:
-        """Queries with their embedding, temperature and the logarithm of the number of keys.
-
-        Args:
-            query: (B, H, W, heads, d), of norm 1.
-            keys: the number of keys, one for all pixels, or of each pixel, (H, W, 1, 1).
-
-        Returns:
-            (B, H, W, heads, d).
-        """
-        length = (keys + query.new_zeros(())).log()  # a tensor of the queries' dtype, also of a number
-        return (query + self.query_embedding[:, 0]) * F.softplus(self.temperature[:, 0]) * length
-
     def pooled_bias(self, H: int, W: int, h: int, w: int) -> PooledBias:
         """The bias of h x w pools for the pixels of a map of H x W, see :func:`mmattn.ops.aggregated_attention`.
 
         With a ``trained_side``, it is the bias of a map of that side, interpolated. Without one, the MLP makes it for
         this map.
         """
-        side, sizes = self.trained_side, [(H, h), (W, w)]
+        side, of, to = self.trained_side, ((H, h), (W, w)), ((H, h), (W, w))
         if side is not None:
-            sizes = [(side, max(side // self.reduction, 1))] * 2
-        (rows, of_rows), (columns, of_columns) = (
-            distances(*pair, self.temperature.device, known=side is not None) for pair in sizes
-        )
-        table = self.by_distance(rows, columns)  # (heads, distances of rows, distances of columns)
-        # (heads, columns, H, h): interpolation of rows is independent of that of columns
-        by_row = table.transpose(1, 2)[:, :, of_rows]
-        if side is not None:
-            by_row = interpolated(by_row.flatten(0, 1)[None], H, h, 'bilinear')[0].unflatten(0, by_row.shape[:2])
-
-        def bias(some: slice) -> Tensor:
-            part = by_row[:, :, some].permute(0, 2, 3, 1)[..., of_columns]  # (heads, rows, h, W, w)
-            if side is not None:
-                part = interpolated(part.flatten(0, 2)[None], W, w, 'bilinear')[0].unflatten(0, part.shape[:3])
-            return part.permute(0, 1, 3, 2, 4).flatten(3)
-
-        return bias
-
-    def by_distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """The bias at distances in pixels, (R) and (S) -> (heads, R, S)."""
-        rows, columns = (self.logarithmic(each) for each in (rows, columns))
-        found = table_of_pairs(self.mlp, rows, columns, HIDDEN, [self.cpb_fc1, self.cpb_fc2])
-        return found.permute(2, 0, 1)
+            of = ((side, max(side // self.reduction, 1)),) * 2
+        rows, columns = (logarithmic_distances(*axis, side is not None, self.side, self.temperature) for axis in of)
+        table = table_of_pairs(self.mlp, rows, columns, HIDDEN, [self.cpb_fc1, self.cpb_fc2])
+        return bias_by_position(table.permute(2, 0, 1), of, to, side is not None)
 
     def mlp(self, rows: Tensor, columns: Tensor) -> Tensor:
         """(R) and (S) -> (R, S, heads)."""
         positions = torch.stack((rows[:, None].expand(-1, columns.shape[0]), columns.expand(rows.shape[0], -1)), -1)
         return self.cpb_fc2(F.relu(self.cpb_fc1(positions)))
-
-    def logarithmic(self, distance: Tensor) -> Tensor:
-        """Distances in pixels on the scale of the MLP."""
-        dtype = self.temperature.dtype
-        distance = distance.to(torch.promote_types(dtype, torch.float32)) * (8 / (self.side - 1))
-        return (distance.sign() * torch.log2(distance.abs() + 1) / 3).to(dtype)
 
 
 @TOKEN_MIXERS.register_module()
@@ -153,6 +121,7 @@ class CosineAttention(CosineQueries):
         ValueError: if an argument is wrong; the message names it.
     """
 
+    read_by = 'qkv'
     warm_start = cosine_from_plain
     from_pvt = cosine_from_pvt
 
@@ -172,16 +141,19 @@ class CosineAttention(CosineQueries):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        return self.drop(self.proj(self.attend(*self.query_key_value(x)).view(x.shape)))
+        own, x = cast_once(self, x)
+        return self.drop(own.proj(own.attend(*own.query_key_value(x)).view(x.shape)))
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x: (B, H, W, C) -> queries, keys and values, (B, H, W, heads, d)."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(3)
-        return self.scaled(of_norm_1(q), x.shape[1] * x.shape[2]), of_norm_1(k), v
+        count, embedding = x.shape[1] * x.shape[2], self.query_embedding.flatten(1)
+        return scaled(of_norm_1(q), self.temperature.flatten(), embedding, count), of_norm_1(k), v
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Three (B, H, W, heads, d) -> (B, H * W, C)."""
-        bias = self.pooled_bias(*query.shape[1:3], *query.shape[1:3])(slice(None)).flatten(1, 2)[None]
+        bias = self.pooled_bias(*query.shape[1:3], *query.shape[1:3])(slice(None))
+        bias = bias.transpose(2, 3).flatten(3).flatten(1, 2)[None]
         q, k, v, bias = (x.to(value.dtype) for x in (query, key, value, bias))
         q, k, v = (x.flatten(1, 2).transpose(1, 2) for x in (q, k, v))
         dropout_p = self.attn_drop_rate if self.training else 0.0
@@ -216,6 +188,7 @@ class AggregatedAttention(CosineQueries):
         ValueError: if an argument is wrong; the message names it.
     """
 
+    read_by = 'q', 'kv', 'sr'
     warm_start = aggregated_from_plain
     from_pvt = aggregated_from_pvt
 
@@ -248,37 +221,39 @@ class AggregatedAttention(CosineQueries):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        return self.drop(self.proj(self.attend(*self.query_key_value(x)).flatten(3)))
+        own, x = cast_once(self, x)
+        return self.drop(own.proj(own.attend_at_once(*own.projected(x)).flatten(3)))
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x: (B, H, W, C) -> queries, keys and values (B, H, W, heads, d), those of pools (B, h, w, heads, d)."""
-        h, w = (pooled_size(size, self.reduction) for size in x.shape[1:3])
-        pooled = self.norm(pool_to(F.gelu(self.sr(x)), h, w))
-        (k, v), (pooled_k, pooled_v) = (
-            self.kv(each).unflatten(-1, (2, self.num_heads, -1)).unbind(3) for each in (x, pooled)
-        )
-        q = self.q(x).unflatten(-1, (self.num_heads, -1))
+        """x: (B, H, W, C) -> queries, keys and values (B, H, W, heads, d), those of pools (B, h, w, heads, d). Queries
+        and keys have norm 1."""
+        q, key_value, pooled = self.projected(x)
+        (k, v), (pooled_k, pooled_v) = key_value.unbind(3), pooled.unbind(3)
         return of_norm_1(q), of_norm_1(k), v, of_norm_1(pooled_k), pooled_v
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, pooled_key: Tensor, pooled_value: Tensor) -> Tensor:
         """What :meth:`query_key_value` returns -> (B, H, W, heads, d)."""
-        (H, W), (h, w), taps = query.shape[1:3], pooled_key.shape[1:3], self.relative_pos_bias_local.shape[1]
-        near = inside_map(H, W, taps, query.device).sum(2)
-        added = torch.einsum('bhwnd,ndj->bhwnj', query, self.learnable_tokens.to(query.dtype))
+        return self.attend_at_once(query, torch.stack((key, value), 3), torch.stack((pooled_key, pooled_value), 3))
+
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x: (B, H, W, C) -> queries (B, H, W, heads, d), keys and values (B, H, W, 2, heads, d), of pools, too."""
+        h, w = (pooled_size(size, self.reduction) for size in x.shape[1:3])
+        pooled = normed(self.norm, pool_to(F.gelu(self.sr(x)), h, w))
+        key_value, pooled = (self.kv(each).unflatten(-1, (2, self.num_heads, -1)) for each in (x, pooled))
+        return self.q(x).unflatten(-1, (self.num_heads, -1)), key_value, pooled
+
+    def attend_at_once(self, query: Tensor, key_value: Tensor, pooled: Tensor) -> Tensor:
+        """What :meth:`projected` returns -> (B, H, W, heads, d)."""
         return aggregated_attention(
-            self.scaled(query, (near + h * w)[..., None, None]),
-            key,
-            value,
-            pooled_key.flatten(1, 2),
-            pooled_value.flatten(1, 2),
+            query,
+            key_value,
+            pooled,
+            self.temperature.flatten(),
+            self.query_embedding.flatten(1),
             self.relative_pos_bias_local,
-            self.pooled_bias(H, W, h, w),
-            added + self.learnable_bias[:, 0],
+            self.pooled_bias(*query.shape[1:3], *pooled.shape[1:3]),
+            self.learnable_tokens,
+            self.learnable_bias.flatten(1),
             self.attn_drop_rate if self.training else 0.0,
             self.backend,
         )
-
-
-def of_norm_1(x: Tensor) -> Tensor:
-    """Vectors (..., d) divided by their norm, in float32 at least."""
-    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=LEAST_NORM)

@@ -113,10 +113,11 @@ class Block(nn.Module):
 
 def _read_dtype(module: nn.Module, x: Tensor) -> torch.dtype:
     """The dtype in which a module may get its tokens without another result: autocast's, if nothing else than
-    the linear layer or convolution ``read_by`` reads them. Else, that of a norm's result."""
-    name = getattr(module, 'read_by', None)
-    layer = None if name is None else attrgetter(name)(module)
-    rounds = type(layer) in (nn.Linear, TokenConv2d) and not has_hooks(layer) and not has_hooks(module)
+    the linear layers and convolutions ``read_by`` reads them. Else, that of a norm's result."""
+    names = getattr(module, 'read_by', ())
+    layers = [attrgetter(name)(module) for name in ([names] if isinstance(names, str) else names)]
+    rounds = bool(layers) and all(type(layer) in (nn.Linear, TokenConv2d) for layer in layers)
+    rounds = rounds and not any(map(has_hooks, [module, *layers]))
     if rounds or not torch.is_autocast_enabled():
         return autocast_dtype(x)
     return torch.promote_types(x.dtype, torch.float32)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.backend import autocast_dtype, has_hooks, launches_casts
-from .token_conv import PatchConv2d
+from .token_conv import PatchConv2d, TokenConv2d
 
 Layer = TypeVar('Layer', bound=nn.Module)
 #: Others, such as shards and quantised ones, are left to their layers.
@@ -17,9 +17,9 @@ def cast_once(module: Layer, x: Tensor) -> tuple[Layer, Tensor]:
     """A module that computes what ``module`` does, and its input, so that autocast launches fewer conversions.
 
     Under autocast to half precision on a GPU, x is converted for all layers that read it, and the module is a copy for
-    one forward pass: the weights of its linear layers and merging convolutions are converted by two launches together,
-    and so are their gradients. Layers of other types or with hooks are those of ``module``. Otherwise, and in graphs,
-    both are what they were.
+    one forward pass: the weights of its linear layers and convolutions of tokens are converted by two launches
+    together, and so are their gradients. Layers of other types or with hooks are those of ``module``. Otherwise, and in
+    graphs, both are what they were.
 
     Args:
         x: what the layers of the module read.
@@ -52,7 +52,7 @@ def is_plain(module: nn.Module | None, *types: type[nn.Module]) -> bool:
 
 def _is_served(layer: nn.Module, x: Tensor) -> bool:
     kind = type(layer)
-    if kind is not nn.Linear and not issubclass(kind, PatchConv2d) or not is_plain(layer, kind):
+    if not (kind in (nn.Linear, TokenConv2d) or issubclass(kind, PatchConv2d)) or not is_plain(layer, kind):
         return False
     weight = layer.weight
     return type(weight) in TENSORS and weight.dtype == torch.float32 and weight.device == x.device

@@ -1,11 +1,20 @@
 import inspect
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..arguments import check_flags
 from ..errors import near_misses
+from ..ops.layer_norm import kernels_serve, sum_and_norm
 
 BATCH_NORMS = {'BN': nn.BatchNorm2d, 'SyncBN': nn.SyncBatchNorm}
+
+
+def normed(norm: nn.Module, x: Tensor) -> Tensor:
+    """``norm(x)``, a layer norm of tokens (B, ..., C) that linear layers alone read: on a GPU a single kernel, whose
+    result has the dtype of x, as autocast would round it."""
+    if not isinstance(norm, nn.LayerNorm) or not kernels_serve(x, norm):
+        return norm(x)
+    return sum_and_norm(x, None, norm.weight, norm.bias, eps=norm.eps, dtype=x.dtype, backend='triton')[1]
 
 
 def batch_norm(dim: int, norm_cfg: dict) -> nn.Module:

@@ -34,9 +34,10 @@ class DepthwiseConv2d(TokenConv2d, nn.Conv2d):
     def __init__(self, dim: int, size: int = 3) -> None:
         super().__init__(dim, dim, size, padding=size // 2, groups=dim)
 
-    def forward(self, x: Tensor, gelu: bool = False) -> Tensor:
-        """x: (B, H, W, C) -> (B, H, W, C), after GELU if ``gelu``."""
-        return depthwise_conv(x, self.weight, self.bias, skip=self.skip, gelu=gelu)
+    def forward(self, x: Tensor, gelu: bool = False, gated: bool = False) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C), after GELU if ``gelu``. If ``gated``, x has as many channels again, by which
+        the result is multiplied."""
+        return depthwise_conv(x, self.weight, self.bias, skip=self.skip, gelu=gelu, gated=gated)
 
 
 class PatchConv2d(TokenConv2d, nn.Conv2d):

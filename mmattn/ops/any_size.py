@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .backend import check_maps, check_triton, has_hooks, named_backend, triton_takes
-from .tracing import is_exporting, is_tracing
+from .tracing import is_exporting, is_tracing, kept
 
 
 def pad_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tensor:
@@ -146,7 +146,7 @@ def pooled_size(size: int, reduction: int) -> int:
     return size // reduction if is_tracing() else max(size // reduction, 1)
 
 
-def distances(size: int, count: int, device: torch.device, known: bool = False) -> tuple[Tensor, Tensor]:
+def distances(size: int, count: int, known: bool, device: torch.device) -> tuple[Tensor, Tensor]:
     """The distances, in pixels, of the pixels of an axis from the centres of its pools.
 
     Args:
@@ -166,17 +166,25 @@ def distances(size: int, count: int, device: torch.device, known: bool = False) 
 
 def pool_to(x: Tensor, height: int, width: int) -> Tensor:
     """Adaptive average pooling: (B, H, W, C) -> (B, height, width, C)."""
-    if not (is_tracing() or x.is_cuda or x.requires_grad):
-        return F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), (height, width)).permute(0, 2, 3, 1)
+    if not is_tracing():
+        if not (x.is_cuda or x.requires_grad):
+            return F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), (height, width)).permute(0, 2, 3, 1)
+        if x.is_cuda and not (x.shape[1] % height or x.shape[2] % width):
+            pool = x.shape[1] // height, x.shape[2] // width
+            return F.avg_pool2d(x.permute(0, 3, 1, 2), pool).permute(0, 2, 3, 1)
     # ONNX has no adaptive pooling of any size. Its gradient on a GPU is not deterministic. That on a CPU has a memory
     # layout of its own, beside which the gradient of GELU is wrong in torch 2.1.
     for dim, count in ((1, height), (2, width)):
-        size = x.shape[dim]
-        (first, last), place = pools(size, count, x.device), torch.arange(size, device=x.device)
-        inside = ((place >= first[:, None]) & (place <= last[:, None])).to(x.dtype)  # (count, size)
-        weights = inside / inside.sum(1, keepdim=True)
+        weights = kept(_pool_weights, x, x.shape[dim], count, x.dtype)
         x = (weights @ x.flatten(2)).unflatten(2, x.shape[2:]) if dim == 1 else weights @ x
     return x
+
+
+def _pool_weights(size: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(count, size): how much of the pixels of an axis is in each pool."""
+    (first, last), place = pools(size, count, device), torch.arange(size, device=device)
+    inside = ((place >= first[:, None]) & (place <= last[:, None])).to(dtype)
+    return inside / inside.sum(1, keepdim=True)
 
 
 def fold(patches: Tensor, height: int, width: int) -> Tensor:

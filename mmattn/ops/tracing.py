@@ -1,3 +1,6 @@
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -28,6 +31,29 @@ def is_plain(x: Tensor) -> bool:
 def stream_of(x: Tensor) -> torch.cuda.Stream | None:
     """The stream that a kept tensor belongs to: work of another one does not wait for the kernels that make it."""
     return torch.cuda.current_stream(x.device) if x.is_cuda else None
+
+
+def kept(make: Callable, like: Tensor, *sizes: object) -> Tensor | tuple[Tensor, ...]:
+    """``make(*sizes, device)`` on the device of a tensor: small constants, kept for later calls where that is possible.
+
+    Args:
+        make: a function of a module, whose results are the same for the same arguments.
+        like: a tensor of the call.
+        sizes: other arguments; they can be compared.
+    """
+    if is_plain(like):
+        return _kept(stream_of(like), make, *sizes, like.device)
+    return made(make, *sizes, like.device)
+
+
+def made(make: Callable, *arguments: object) -> Tensor | tuple[Tensor, ...]:
+    return make(*arguments)
+
+
+@functools.lru_cache(maxsize=128)
+def _kept(stream: torch.cuda.Stream | None, *arguments: object) -> Tensor | tuple[Tensor, ...]:
+    with torch.inference_mode(False):  # A training step could not use what inference mode makes.
+        return made(*arguments)
 
 
 def is_transforming() -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mmattn.analysis.least_time import Operators
-from mmattn.layers import ShuntedAttention, SpatialReductionAttention, casts
+from mmattn.layers import AggregatedAttention, ShuntedAttention, SpatialReductionAttention, casts
 
 
 def call(function, x, together):
@@ -16,7 +16,7 @@ def call(function, x, together):
         return function(x)
 
 
-@pytest.mark.parametrize('make', [ShuntedAttention, SpatialReductionAttention])
+@pytest.mark.parametrize('make', [AggregatedAttention, ShuntedAttention, SpatialReductionAttention])
 def test_results_are_equal(make):
     """Results and gradients are the same to the bit, with fewer conversions, and without products for the gradients of
     frozen weights."""

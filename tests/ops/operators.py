@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from mmattn.ops import attention as plain_attention
 from mmattn.ops import (
+    aggregated_attention,
     axial_attention,
     elsa_attention,
     mean_shift_attention,
@@ -14,11 +14,27 @@ from mmattn.ops import (
     shunted_attention,
     window_attention,
 )
+from mmattn.ops import attention as plain_attention
 from mmattn.ops.any_size import average_pool
 from mmattn.ops.batch_norm import batch_norm_relu
 from mmattn.ops.gelu import gelu_linear
 from mmattn.ops.layer_norm import sum_and_norm
 from mmattn.ops.transpose import transposed
+
+
+def aggregated(size, heads, d, k, h, w):
+    B, H, W = size
+    shapes = dict(query=(B, H, W, heads, d), key_value=(B, H, W, 2, heads, d), pooled=(B, h, w, 2, heads, d))
+    shapes |= dict(temperature=(heads,), embedding=(heads, d), bias=(heads, k * k), pooled_bias=(heads, H, h, W, w))
+    shapes |= dict(tokens=(heads, d, k * k), token_bias=(heads, k * k))
+
+    def call(*tensors, backend=None):
+        """With a tensor for the bias of pooled tokens."""
+        given = dict(zip(shapes, tensors))
+        pooled_bias = given.pop('pooled_bias')
+        return aggregated_attention(pooled_bias=lambda rows: pooled_bias[:, rows], backend=backend, **given)
+
+    return call, shapes
 
 
 def attention(B, heads, N, M, d, biased=False):
@@ -43,7 +59,7 @@ def batch_norm(size, C, *others):
 
 
 def convolution(operator, size, C, width, k, biased=True, **settings):
-    shapes = dict(x=(*size, C), weight=(C, width, k, k), bias=(C,))
+    shapes = dict(x=(*size, C * (1 + settings.get('gated', False))), weight=(C, width, k, k), bias=(C,))
     if not biased:
         del shapes['bias']
     return partial(operator, **settings), shapes

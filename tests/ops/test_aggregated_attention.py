@@ -1,86 +1,107 @@
 """Neighbours and pooled tokens in one softmax, beside explicit loops."""
 
 import itertools
+import math
 from importlib import import_module
 
 import pytest
 import torch
 
 from mmattn.ops import aggregated_attention
-from mmattn.ops.any_size import pool_to
-from tests.ops.operators import assert_near, results
+from mmattn.ops.any_size import distances, pool_to
+from tests.ops.operators import aggregated, assert_near, results
 
-OPERATOR = import_module('mmattn.ops.aggregated_attention')
-TENSORS = 'query', 'key', 'value', 'pooled_key', 'pooled_value', 'bias', 'pooled_bias', 'added'
-
-
-def attend(*tensors, backend=None):
-    """The operator with a tensor for the bias of pooled tokens."""
-    *others, pooled_bias, added = tensors
-    return aggregated_attention(*others, lambda rows: pooled_bias[:, rows], added, backend=backend)
+TABLE = import_module('mmattn.ops.aggregated_attention.table')
+SHIFTED = import_module('mmattn.ops.aggregated_attention.shifted')
 
 
-def make_inputs(B, H, W, heads, d, k, M):
-    shapes = [(B, H, W, heads, d)] * 3 + [(B, M, heads, d)] * 2
-    shapes += [(heads, k * k), (heads, H, W, M), (B, H, W, heads, k * k)]
-    return [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+def make_inputs(B, H, W, heads, d, k, h, w):
+    call, shapes = aggregated((B, H, W), heads, d, k, h, w)
+    return call, {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
 
-def by_hand(query, key, value, pooled_key, pooled_value, bias, pooled_bias, added):
+def by_hand(query, key_value, pooled, temperature, embedding, bias, pooled_bias, tokens, token_bias):
     """One pixel, head and key at a time."""
     (B, H, W, heads, _), out, reach = query.shape, torch.zeros_like(query), int(bias.shape[1] ** 0.5) // 2
+    scale = (1 + temperature.exp()).log()
     for b, y, x, n in itertools.product(*map(range, (B, H, W, heads))):
-        logits, values, static = [], [], 0
+        unit, products, biases, values, static = query[b, y, x, n] / query[b, y, x, n].norm(), [], [], [], 0
         for j, (dy, dx) in enumerate(itertools.product(range(-reach, reach + 1), repeat=2)):
             i = y + dy, x + dx
             if 0 <= i[0] < H and 0 <= i[1] < W:
-                logits.append(query[b, y, x, n] @ key[b, i[0], i[1], n] + bias[n, j])
-                values.append(value[b, i[0], i[1], n])
-                static = static + added[b, y, x, n, j] * values[-1]
-        for m in range(pooled_key.shape[1]):
-            logits.append(query[b, y, x, n] @ pooled_key[b, m, n] + pooled_bias[n, y, x, m])
-            values.append(pooled_value[b, m, n])
-        out[b, y, x, n] = torch.stack(logits).softmax(0) @ torch.stack(values) + static
+                key, value = key_value[b, i[0], i[1], :, n]
+                products.append((unit + embedding[n]) @ key / key.norm())
+                biases.append(bias[n, j])
+                values.append(value)
+                static = static + (unit @ tokens[n, :, j] + token_bias[n, j]) * value
+        for i in itertools.product(*map(range, pooled.shape[1:3])):
+            key, value = pooled[b, i[0], i[1], :, n]
+            products.append((unit + embedding[n]) @ key / key.norm())
+            biases.append(pooled_bias[n, y, i[0], x, i[1]])
+            values.append(value)
+        logits = scale[n] * math.log(len(products)) * torch.stack(products) + torch.stack(biases)
+        out[b, y, x, n] = logits.softmax(0) @ torch.stack(values) + static
     return out
 
 
-@pytest.mark.parametrize('sizes', [(2, 3, 4, 2, 3, 3, 2), (1, 1, 2, 1, 2, 5, 1)], ids=['map', 'smaller-than-k'])
+@pytest.mark.parametrize('sizes', [(2, 3, 4, 2, 3, 3, 1, 2), (1, 1, 2, 1, 2, 5, 1, 1)], ids=['map', 'smaller-than-k'])
 def test_the_reference_is_the_equation(sizes):
-    tensors = make_inputs(*sizes)
-    torch.testing.assert_close(attend(*tensors, backend='reference'), by_hand(*tensors))
+    call, tensors = make_inputs(*sizes)
+    torch.testing.assert_close(call(*tensors.values(), backend='reference'), by_hand(**tensors))
 
 
-@pytest.mark.parametrize('sizes', [(2, 7, 5, 2, 4, 3, 6), (1, 2, 1, 2, 3, 5, 1), (0, 1, 3, 1, 2, 3, 2)], ids=str)
+@pytest.mark.parametrize(
+    'sizes', [(2, 7, 5, 2, 4, 3, 3, 2), (1, 2, 1, 2, 3, 5, 1, 1), (0, 1, 3, 1, 2, 3, 1, 2)], ids=str
+)
 def test_shifted(sizes, monkeypatch):
     """It gives the reference's results and gradients; in inference, also some rows at a time."""
-    tensors = make_inputs(*sizes)
-    upstream = torch.randn_like(tensors[0])
-    expected = results(attend, tensors, upstream, backend='reference')
-    assert_near(results(attend, tensors, upstream), expected, 1e-12)
-    monkeypatch.setattr(OPERATOR, 'MAX_WEIGHTS', 2 * sizes[0] * sizes[2] * sizes[3] * (sizes[5] ** 2 + sizes[6]))
-    rows = []
+    call, tensors = make_inputs(*sizes)
+    given, upstream = list(tensors.values()), torch.randn_like(tensors['query'])
+    expected = results(call, given, upstream, backend='reference')
+    assert_near(results(call, given, upstream), expected, 1e-12)
+    B, H, W, heads, _, k, h, w = sizes
+    monkeypatch.setattr(SHIFTED, 'MAX_WEIGHTS', 2 * B * W * heads * (k**2 + h * w))
+    rows, pooled_bias = [], tensors['pooled_bias']
+    tensors['pooled_bias'] = lambda part: rows.append(part) or pooled_bias[:, part]
     with torch.no_grad():
-        out = aggregated_attention(*tensors[:6], lambda part: rows.append(part) or tensors[6][:, part], tensors[7])
+        out = aggregated_attention(**tensors)
     assert_near([out], expected[:1], 1e-12)
-    assert len(rows) == -(-sizes[1] // 2)
+    assert len(rows) == -(-H // 2)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 def test_shifted_in_few_digits(dtype):
     """In C++ on the CPU, and with the softmax in float32."""
-    tensors = [x.to(dtype) for x in make_inputs(2, 6, 7, 2, 8, 3, 4)]
-    exact = attend(*(x.double() for x in tensors), backend='reference')
-    out = attend(*tensors)
+    call, tensors = make_inputs(2, 6, 7, 2, 8, 3, 2, 2)
+    tensors = [x.to(dtype) for x in tensors.values()]
+    exact = call(*(x.double() for x in tensors), backend='reference')
+    out = call(*tensors)
     assert out.dtype == dtype
     assert_near([out], [exact], 8 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize('name', ['key', 'pooled_value', 'bias', 'added'])
+@pytest.mark.parametrize('name', ['key_value', 'pooled', 'bias', 'tokens', 'temperature'])
 def test_shapes_that_do_not_fit(name):
-    tensors = dict(zip(TENSORS, make_inputs(1, 3, 3, 2, 4, 3, 2)))
+    call, tensors = make_inputs(1, 3, 3, 2, 4, 3, 2, 1)
     tensors[name] = tensors[name][..., :-1]
-    with pytest.raises(ValueError, match=f'query, key and value must be .*, not .*{name} '):
-        attend(*tensors.values())
+    with pytest.raises(ValueError, match=f'query must be .*, not .*{name} '):
+        call(*tensors.values())
+
+
+@pytest.mark.parametrize('to', [((6, 3), (4, 2)), ((7, 3), (5, 2)), ((1, 1), (9, 4))], ids=str)
+@pytest.mark.parametrize('of', [None, ((4, 2), (4, 2))], ids=['own', 'interpolated'])
+def test_bias_by_products(of, to):
+    """Of a GPU. It is that of the CPU, and so is the gradient of the table."""
+    of = of or to
+    table = torch.randn(2, *(len(distances(*axis, True, None)[0]) for axis in of), dtype=torch.float64)
+    found = []
+    for by in (TABLE._by_places, TABLE._by_products):
+        x = table.clone().requires_grad_()
+        bias = by(x, of, to, of != to)
+        assert bias(slice(0, 1)).equal(bias(slice(None))[:, :1])
+        out = bias(slice(None))
+        found.append([out, *torch.autograd.grad((out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum(), x)])
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize('size, pooled', [((7, 10), (3, 4)), ((8, 4), (2, 4)), ((1, 5), (1, 1))], ids=str)

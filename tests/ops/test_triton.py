@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -12,15 +13,23 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.errors import InputError
-from mmattn.layers import ELSA, GlobalSelfAttention, MeanShiftAttention
+from mmattn.layers import ELSA, AggregatedAttention, GlobalSelfAttention, MeanShiftAttention
 from mmattn.layers import global_self_attention as gsa_layer
-from mmattn.ops import axial_attention, content_attention, elsa_attention, mean_shift_attention, neighbourhood_attention
+from mmattn.ops import (
+    aggregated_attention,
+    axial_attention,
+    content_attention,
+    elsa_attention,
+    mean_shift_attention,
+    neighbourhood_attention,
+)
 from mmattn.ops import elsa as elsa_operator
 from mmattn.ops import global_self_attention as axial_operator
 from mmattn.ops import mean_shift as mean_shift_operator
 from mmattn.ops.depthwise_conv import depthwise_conv
 from tests import ROOT
 from tests.ops.operators import (
+    aggregated,
     axial,
     batch_norm,
     convolution,
@@ -36,6 +45,8 @@ from tests.ops.operators import (
 )
 
 triton = pytest.importorskip('triton')
+of_aggregated = pytest.importorskip('mmattn.ops.aggregated_attention.triton', exc_type=ImportError)
+aggregated_operator = import_module('mmattn.ops.aggregated_attention')
 of_norm = pytest.importorskip('mmattn.ops.batch_norm.triton', exc_type=ImportError)
 of_gelu = pytest.importorskip('mmattn.ops.gelu.triton', exc_type=ImportError)
 of_layer_norm = pytest.importorskip('mmattn.ops.layer_norm.triton', exc_type=ImportError)
@@ -57,6 +68,7 @@ interpreted = pytest.mark.skipif(DEVICE == 'cuda', reason='on a GPU, kernels wit
 def several_programs(monkeypatch):
     """Small maps have several tiles, lines several blocks, and sums several parts."""
     for module, values in (
+        (of_aggregated, dict(TILES=((16, 16),) * 5, PROGRAMS=12)),
         (of_elsa, dict(MAP_BYTES=512, CHUNK=16)),
         (of_axial, dict(PROGRAMS=3)),
         (of_maps, dict(SIDE=4, CHANNELS=4, NUMBERS=8)),
@@ -107,6 +119,11 @@ def slow(*values):
         pytest.param(content((2, 5, 7), 2, 4, 5), SINGLE, False, marks=interpreted),
         (depthwise((1, 9, 6), 5, 1, 3, skip=True, gelu=True), SINGLE, False),
         pytest.param(mean_shift(1, 2, 17, 33, 5), SINGLE, False, marks=interpreted),
+        pytest.param(aggregated((2, 5, 7), 2, 5, 3, 3, 6), SINGLE, False, marks=interpreted),
+        (aggregated((1, 4, 5), 3, 24, 3, 2, 2), BFLOAT, False),
+        slow(aggregated((3, 6, 5), 2, 8, 5, 3, 3), HALF, False),
+        slow(aggregated((1, 1, 1), 1, 2, 3, 1, 2), BFLOAT, False),
+        slow(aggregated((1, 3, 7), 2, 33, 3, 1, 17), BFLOAT, False),
         (projected(2, 2, 20, 16), BFLOAT, False),
         slow(projected(1, 3, 33, 24, parts=3), HALF, False),
         slow(mean_shift(2, 2, 20, 7, 16, probe=False), BFLOAT, False),
@@ -131,6 +148,8 @@ def slow(*values):
         slow(windows((1, 3, 8), 1, 8, 4, 3, 4, padded=True, shift_small_maps=False), HALF, False),
         slow(windows((1, 8, 11), 2, 32, 7, 3, 3, padded=True), BFLOAT, False),
         slow(windows((1, 9, 12), 1, 16, 12, 6, 4, padded=True), HALF, False),
+        (depthwise((1, 9, 6), 5, 1, 3, gelu=True, gated=True), BFLOAT, False),
+        slow(depthwise((2, 3, 9), 4, 1, 3, False, skip=True, gated=True), SINGLE, False),
         slow(depthwise((1, 1, 1), 3, 1, 3, False, skip=True), BFLOAT, False),
         slow(depthwise((1, 3, 17), 9, 1, 5, gelu=True), HALF, False),
         slow(depthwise((2, 5, 8), 4, 1, 3, False), SINGLE, False),
@@ -300,6 +319,18 @@ def test_query_key_and_value_as_one(dtype):
 
 
 @pytest.mark.usefixtures('triton_runs')
+def test_parts_of_wider_maps():
+    """Pixels that are further apart, as in the projection of several layers at once, are read where they are."""
+    call, shapes = aggregated((2, 3, 4), 2, 5, 3, 1, 2)
+    tensors = [torch.randn(shape, device=DEVICE).to(BFLOAT) for shape in shapes.values()]
+    wider = [torch.stack((x, x), 3)[:, :, :, 1] for x in tensors[:3]]
+    assert [x.stride(2) for x in wider] == [2 * x.stride(2) for x in tensors[:3]]
+    upstream = torch.randn_like(tensors[0])
+    found = [results(call, given, upstream, 'triton') for given in (tensors, [*wider, *tensors[3:]])]
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.usefixtures('triton_runs')
 def test_gradient_of_logits_has_their_strides():
     """Otherwise the layer's product would copy it. Logits that share memory get a gradient of their own each."""
     value = torch.randn(1, 2, 5, 8, device=DEVICE)
@@ -380,6 +411,19 @@ def test_keys_in_another_layout():
     torch.testing.assert_close(content_attention(query, moved, value, 'triton'), expected)
 
 
+@pytest.mark.usefixtures('triton_runs')
+@interpreted
+def test_aggregated_attention_takes_the_kernels():
+    """The layer's result and gradients are the same."""
+    layer, x, found = AggregatedAttention(8, 2, 2, kernel_size=5), torch.randn(2, 3, 5, 8), []
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    for layer.backend in ('shifted', 'triton'):
+        out = layer(x)
+        found.append([out, *torch.autograd.grad(out.square().sum(), layer.parameters())])
+    torch.testing.assert_close(*found, atol=1e-3, rtol=1e-4)
+
+
 @interpreted
 @pytest.mark.usefixtures('triton_runs')
 @pytest.mark.parametrize(
@@ -427,7 +471,12 @@ def test_kernels_have_no_second_derivatives(operator):
 
 
 def test_what_kernels_do_not_take(monkeypatch):
-    """Dropout, and tensors that are not on a GPU."""
+    """Dropout, wide heads, and tensors that are not on a GPU."""
+    for d, dropout_p in ((4, 0.1), (65, 0.0)):
+        _, shapes = aggregated((1, 2, 2), 1, d, 3, 1, 1)
+        tensors = {name: torch.zeros(shape, dtype=HALF, device=DEVICE) for name, shape in shapes.items()}
+        with pytest.raises(ValueError, match='heads of at most 64 channels and no dropout: choose'):
+            aggregated_attention(**tensors, dropout_p=dropout_p, backend='triton')
     with pytest.raises(ValueError, match="backend 'triton' needs dropout_p=0, not 0.1: choose backend 'shifted'"):
         of_elsa.elsa_attention_triton(torch.randn(1, 2, 2, 1, 9), torch.randn(1, 2, 2, 4), dropout_p=0.1)
     for d, others in ((4, dict(dropout_p=0.1)), (65, {})):
@@ -487,6 +536,23 @@ def test_mean_shift_kernels_are_chosen(monkeypatch, d, biased, dropout_p, chosen
     monkeypatch.setattr(mean_shift_operator, 'triton_multiplies', lambda _: True)
     key = torch.zeros(1, 1, 2, d, dtype=BFLOAT)
     assert mean_shift_operator.fastest(key, key if biased else None, dropout_p) == chosen
+
+
+@pytest.mark.parametrize(
+    'd, dropout_p, other, chosen',
+    [
+        (64, 0.0, BFLOAT, 'triton'),
+        (65, 0.0, BFLOAT, 'shifted'),
+        (64, 0.1, BFLOAT, 'shifted'),
+        (64, 0.0, SINGLE, 'shifted'),
+    ],
+    ids=['taken', 'wide', 'dropout', 'two-dtypes'],
+)
+def test_aggregated_kernels_are_chosen(monkeypatch, d, dropout_p, other, chosen):
+    """On a GPU in half precision, for what they take."""
+    monkeypatch.setattr(aggregated_operator, 'triton_multiplies', lambda _: True)
+    query = torch.zeros(1, 1, 1, 1, d, dtype=BFLOAT)
+    assert aggregated_operator.fastest(query, query, query.to(other), dropout_p) == chosen
 
 
 GRAPHS = """
@@ -581,6 +647,9 @@ GSA = {'_axial', *AXIAL_GRADIENTS, '_content_parts', '_content_merge', '_content
 MEAN_SHIFT = {'_mean_shift', '_mean_shift_query_gradient', '_mean_shift_key_gradient'}
 NEIGHBOURHOOD = {'_neighbourhood', '_neighbourhood_query_gradient', '_neighbourhood_key_gradient'}
 WINDOWS = {'_windows', '_windows_gradient', '_windows_bias_gradient'}
+AGGREGATED = {'_unit_keys', '_aggregated', '_aggregated_bias_gradient'} | {
+    f'_aggregated_{part}_gradient' for part in ('query', 'key', 'pooled')
+}
 PRODUCTS = {'_products', '_products_query_gradient', '_products_key_gradient'}
 SPILL = {
     '_content_gradient',
@@ -591,6 +660,7 @@ SPILL = {
     '_elsa (reverse)',
     '_content_parts',
     '_neighbourhood_key_gradient',
+    *AGGREGATED - {'_unit_keys', '_aggregated_key_gradient'},
     *MEAN_SHIFT,
     *PRODUCTS - {'_products'},
 }
@@ -600,6 +670,7 @@ MORE_REGISTERS = dict.fromkeys(
 #: by architecture, of a program that has all logits of a window, and their gradients and sums, in registers; and of
 #: GSA's gradients in float16 with 64 channels, which have 512 threads, so at most 128 registers
 MORE_SPILLS = dict.fromkeys(AXIAL_GRADIENTS, {80: 128, 90: 64, 100: 64}) | {
+    '_aggregated': {80: 320},
     '_windows': {80: 256, 90: 128, 100: 1024},
     '_windows_gradient': {80: 2816, 90: 1536, 100: 3200},
 }
@@ -617,7 +688,7 @@ MORE_SPILLS = dict.fromkeys(AXIAL_GRADIENTS, {80: 128, 90: 64, 100: 64}) | {
         (['5 x 5, ghost add', '3 x 3, ghost add'], ELSA_KERNELS),
         (['7 x 7 attention', '7 x 7 attention, no bias'], NEIGHBOURHOOD),
         ([f'{k} x {k} attention, products' for k in (7, 13)] + ['7 x 7 attention, products, no bias'], PRODUCTS),
-        (['depth-wise, 3 x 3'], DEPTHWISE),
+        (['depth-wise, 3 x 3', 'depth-wise and gate, 3 x 3'], DEPTHWISE),
         (['norm and ReLU', 'norm, sum and ReLU'], NORM),
         (['pooled and transposed'], MAPS),
         ([f'sum and norm, {C} channels' for C in (96, 512, 2048)], LAYER_NORM),
@@ -625,13 +696,17 @@ MORE_SPILLS = dict.fromkeys(AXIAL_GRADIENTS, {80: 128, 90: 64, 100: 64}) | {
         (['GSA, 16 channels', 'GSA, 32 channels', 'GSA, 64 channels'], GSA),
         (['mean shift, 64 channels', 'mean shift, 32 channels'], MEAN_SHIFT),
         (['mean shift in windows', 'windows, 7 x 7', 'windows, 12 x 12'], WINDOWS),
+        ([f'neighbours and {pools}² pooled tokens, 24 channels' for pools in (16, 7)], AGGREGATED),
     ],
-    ids='elsa-7 elsa-5-and-3 neighbourhood products depth-wise norm map layer-norm gelu gsa mean-shift windows'.split(),
+    ids=(
+        'elsa-7 elsa-5-and-3 neighbourhood products depth-wise norm map layer-norm gelu gsa mean-shift windows '
+        'aggregated'
+    ).split(),
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
     """No kernel takes so many registers that few programs fit a multiprocessor. Only some spill, and only a few bytes:
     on an H100, this was faster than more registers. All kernels are compiled."""
-    if arch < 80 and kernels in (GSA, MEAN_SHIFT, PRODUCTS, WINDOWS):
+    if arch < 80 and kernels in (AGGREGATED, GSA, MEAN_SHIFT, PRODUCTS, WINDOWS):
         pytest.skip('kernels with products of matrices need tensor cores')
     dtypes = ('float32', 'bfloat16', 'float16')
     options = [f'--arch={arch}', *(f'--dtype={dtype}' for dtype in dtypes), *(f'--case={case}' for case in cases)]

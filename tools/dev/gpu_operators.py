@@ -44,6 +44,7 @@ MAPS = {
     'axial, along rows, and content': GSA,
     'depth-wise convolution': NAT,
     'depth-wise convolution, sum and GELU': ((128, 16, 32), (64, 32, 32), (32, 32, 32)),  # of Shunted-S
+    'depth-wise convolution, GELU and gate': ((128, 12, 32), (64, 24, 32), (32, 24, 32)),  # of TransNeXt-T
     'norm and ReLU': GSA,
     'norm, sum and ReLU': ((128, 8, 32), (64, 16, 32), (32, 32, 32)),  # of GSA-R50
     'sum and layer norm': NAT,

@@ -41,7 +41,6 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from mmattn.analysis.least_time import Operator, Operators  # noqa: E402
 from mmattn.ops import windows  # noqa: E402
-from mmattn.ops.neighbourhood import triton as neighbourhood  # noqa: E402
 
 
 class Card(NamedTuple):
@@ -170,7 +169,7 @@ def counted() -> Iterator[Operators]:
             'torch._C._current_graph_task_id': lambda: 0,  # else each tensor would be computed again by itself
             'mmattn.layers.casts.TENSORS': (FakeTensor,),
             'mmattn.ops.windows.shift_mask': partial(kept, windows.shift_mask),
-            'mmattn.ops.neighbourhood.triton._relative': partial(kept, neighbourhood._relative),
+            'mmattn.ops.tracing.made': kept,
             'triton.runtime.JITFunction.run': kernel,
             'triton.runtime.interpreter.InterpretedFunction.run': kernel,  # with TRITON_INTERPRET=1
         }.items():

@@ -29,6 +29,7 @@ from torch import Tensor  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 
+from mmattn.ops.aggregated_attention.triton import aggregated_attention_triton  # noqa: E402
 from mmattn.ops.batch_norm.triton import NormReLU  # noqa: E402
 from mmattn.ops.depthwise_conv.triton import depthwise_conv_triton  # noqa: E402
 from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
@@ -90,10 +91,10 @@ def gsa(dtype: torch.dtype, channels: int, length: int) -> Tensor:
     return along(along(value, table, 1), table, 2, content_context_triton(key, value))
 
 
-def depthwise(dtype: torch.dtype, k: int) -> Tensor:
-    """The hidden map of a Shunted Transformer's feed-forward layer."""
-    x, weight, bias = empty(dtype, 2, 50, 50, 512), empty(torch.float32, 512, 1, k, k), empty(torch.float32, 512)
-    return depthwise_conv_triton(x, weight, bias, skip=True, gelu=True)
+def depthwise(dtype: torch.dtype, k: int, gated: bool = False) -> Tensor:
+    """The hidden map of a Shunted Transformer's feed-forward layer, or of TransNeXt's."""
+    x, weight = empty(dtype, 2, 50, 50, 512 * (1 + gated)), empty(torch.float32, 512, 1, k, k)
+    return depthwise_conv_triton(x, weight, empty(torch.float32, 512), skip=not gated, gelu=True, gated=gated)
 
 
 def pooled_and_transposed(dtype: torch.dtype) -> Tensor:
@@ -114,6 +115,15 @@ def neighbourhood(dtype: torch.dtype, k: int, with_bias: bool, products: bool = 
     if products:
         return neighbourhood_attention_products(maps, bias, None, k, 2)
     return neighbourhood_attention_triton(*maps.unbind(3), bias, None, k, 2)
+
+
+def aggregated(dtype: torch.dtype, channels: int, pools: int) -> Tensor:
+    """TransNeXt's operator."""
+    side, heads = 8 * pools, 3
+    maps = [empty(dtype, 2, *size, heads, channels) for size in ((side, side), (side, side, 2), (pools, pools, 2))]
+    shapes = (heads,), (heads, channels), (heads, 9), (heads, channels, 9), (heads, 9)
+    parameters = [empty(torch.float32, *shape) for shape in shapes]
+    return aggregated_attention_triton(*maps, *parameters, empty(dtype, heads, side, pools, side, pools))
 
 
 def windows(dtype: torch.dtype, w: int, parts: int) -> Tensor:
@@ -138,7 +148,10 @@ CASES |= {'7 x 7 attention, no bias': partial(neighbourhood, k=7, with_bias=Fals
 CASES |= {'norm and ReLU': partial(norm, with_shortcut=False), 'norm, sum and ReLU': partial(norm, with_shortcut=True)}
 CASES |= {f'sum and norm, {C} channels': partial(layer_norm, channels=C) for C in (96, 512, 2048)}
 CASES |= {'GELU and linear layer': gelu}
-CASES |= {'depth-wise, 3 x 3': partial(depthwise, k=3)}
+CASES |= {
+    'depth-wise, 3 x 3': partial(depthwise, k=3),
+    'depth-wise and gate, 3 x 3': partial(depthwise, k=3, gated=True),
+}
 CASES |= {'pooled and transposed': pooled_and_transposed}
 #: kernels with products of matrices: 16 bits, on GPUs with tensor cores for them
 PRODUCTS = {f'GSA, {channels} channels': partial(gsa, channels=channels, length=A) for channels, A in GSA}
@@ -146,6 +159,10 @@ PRODUCTS |= {f'mean shift, {channels} channels': partial(mean_shift, channels=ch
 PRODUCTS |= {
     f'{k} x {k} attention, products{note}': partial(neighbourhood, k=k, with_bias=not note, products=True)
     for k, note in ((7, ''), (7, ', no bias'), (13, ''))
+}
+PRODUCTS |= {
+    f'neighbours and {pools}² pooled tokens, {channels} channels': partial(aggregated, channels=channels, pools=pools)
+    for channels, pools in ((24, 16), (24, 7), (32, 16))
 }
 PRODUCTS |= {'mean shift in windows': partial(windows, w=7, parts=4)}
 PRODUCTS |= {f'windows, {w} x {w}': partial(windows, w=w, parts=3) for w in (7, 12)}

@@ -25,11 +25,12 @@ def depthwise_conv(
     *,
     skip: bool = False,
     gelu: bool = False,
+    gated: bool = False,
 ) -> Tensor:
     """Convolution of each channel of tokens with a filter of its own, zero outside the map, which keeps its size.
 
     Args:
-        x: (B, H, W, C).
+        x: (B, H, W, C), or if ``gated`` (B, H, W, 2 * C).
         weight: (C, 1, k, k), k odd.
         bias: (C) or None.
         backend: 'reference', 'cpp' (at most 32 bits on the CPU, k = 3, 5 or 7) or 'triton' (GPUs, sums in float32).
@@ -38,6 +39,7 @@ def depthwise_conv(
             fastest one that can serve.
         skip: add x to the result.
         gelu: apply GELU to the result, or to the sum.
+        gated: convolve the first half of the channels, and multiply the result by the other half.
 
     Returns:
         (B, H, W, C), of the dtype of x, or autocast's.
@@ -46,9 +48,10 @@ def depthwise_conv(
         ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
     """
     check_maps(x=x, weight=weight, bias=bias)
-    if x.dim() != 4 or weight.dim() != 4 or weight.shape[:2] != (x.shape[-1], 1):
+    if x.dim() != 4 or weight.dim() != 4 or ((1 + gated) * weight.shape[0], weight.shape[1]) != (x.shape[-1], 1):
         raise ValueError(
-            f'x must be (B, H, W, C) and weight (C, 1, k, k), not {tuple(x.shape)} and {tuple(weight.shape)}'
+            f'x must be (B, H, W, {"2 * " if gated else ""}C) and weight (C, 1, k, k), not {tuple(x.shape)} and '
+            f'{tuple(weight.shape)}'
         )
     k, columns = weight.shape[2:]
     if k != columns or k % 2 == 0:
@@ -56,12 +59,15 @@ def depthwise_conv(
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f'bias must be {tuple(weight.shape[:1])}, not {tuple(bias.shape)}')
     if backend is None:
-        backend = 'triton' if (skip or gelu) and triton_takes(x) else fastest(x, weight, bias)
+        backend = 'triton' if (skip or gelu or gated) and triton_takes(x) else fastest(x, weight, bias)
     function = named_backend(BACKENDS, backend)
     if skip or backend == 'triton':
         x = x.to(autocast_dtype(x))
     if backend == 'triton':
-        return function(x, weight, bias, skip, gelu)
+        return function(x, weight, bias, skip, gelu, gated)
+    if gated:
+        x, factor = x.chunk(2, -1)
+        return depthwise_conv(x, weight, bias, backend, skip=skip, gelu=gelu) * factor
     if not skip:
         out = function(x, weight, bias)
     elif x.dtype in (torch.float16, torch.bfloat16):  # A weight plus 1 would lose most of its digits.
@@ -85,13 +91,13 @@ def _cpp(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _DepthwiseConv.apply(x, weight, bias)
 
 
-def _triton(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool) -> Tensor:
+def _triton(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool, gated: bool) -> Tensor:
     """triton.py, imported when it is needed: Triton is not everywhere."""
     check_triton(x)
     from .triton import depthwise_conv_triton
 
     with on_device(x):
-        return depthwise_conv_triton(x, weight, bias, skip, gelu)
+        return depthwise_conv_triton(x, weight, bias, skip, gelu, gated)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _cpp, 'triton': _triton}

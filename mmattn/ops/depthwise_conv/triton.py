@@ -1,4 +1,4 @@
-"""Depth-wise convolution on a GPU, in one pass over the map with the sum and the GELU around it.
+"""Depth-wise convolution on a GPU, in one pass over the map with the sum, the GELU and the gate around it.
 
 A program works on some channels of a tile of pixels, whose neighbours come from the cache. The backward pass computes
 the input of the GELU again. Sums are in float32, whatever the dtype of the map. The filters are read as they are, so
@@ -21,44 +21,49 @@ SIDE, CHANNELS = 8, 64
 STEPS, PARTS = 8, 32
 
 
-def depthwise_conv_triton(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool) -> Tensor:
+def depthwise_conv_triton(
+    x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool, gated: bool
+) -> Tensor:
     """``depthwise_conv`` without autocast."""
-    return _operator(rows_of(x)[0], weight.contiguous(), bias, skip, gelu)
+    return _operator(rows_of(x)[0], weight.contiguous(), bias, skip, gelu, gated)
 
 
-def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool) -> Tensor:
-    return _run(x, weight, bias, skip, gelu)
+def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool, gated: bool) -> Tensor:
+    out = x.new_empty(*x.shape[:3], weight.shape[0])
+    _run(x, weight, bias, out, skip, gelu, gated)
+    return out
 
 
 def _gradients(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool, gated: bool
 ) -> tuple[Tensor, Tensor]:
     """The gradient of x, and those of all taps and of the bias, (k * k + 1, C) in float32."""
-    grad = grad.contiguous()
-    _, H, W, C = x.shape
+    grad, of_x = grad.contiguous(), x.new_empty(x.shape)
+    _, H, W, C = grad.shape
     taps = weight.shape[-1] ** 2
-    before = torch.empty_like(grad) if gelu else grad  # gradient of what the GELU takes
+    before = torch.empty_like(grad) if gelu or gated else grad  # gradient of the sum
     strips = x.shape[0] * cdiv(W, SIDE) * cdiv(H, SIDE * STEPS)
     parts = grad.new_empty(strips, taps + 1, C, dtype=torch.float32)
     launch(
-        _depthwise_gradient, (strips * cdiv(C, CHANNELS),), x, weight, bias, grad, before, parts,
-        **_constants(x, weight), SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, STEPS=STEPS,
+        _depthwise_gradient, (strips * cdiv(C, CHANNELS),), x, weight, bias, grad, before, of_x, parts,
+        **_constants(x, weight), SKIP=skip, GELU=gelu, GATED=gated, HAS_BIAS=bias is not None, STEPS=STEPS,
         ROWS=next_power_of_2(taps + 1),
     )  # fmt: skip
     sums = parts.new_empty(parts.shape[1:])
-    return _run(before, weight, None, skip, False, parts, sums), sums
+    _run(before, weight, None, of_x, skip, False, False, parts, sums)
+    return of_x, sums
 
 
 def _setup(ctx, inputs: tuple, output: Tensor) -> None:
-    *tensors, ctx.skip, ctx.gelu = inputs
+    *tensors, ctx.skip, ctx.gelu, ctx.gated = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
     _, weight, bias = ctx.saved_tensors
-    of_x, sums = _gradient_operator(grad, *ctx.saved_tensors, ctx.skip, ctx.gelu)
+    of_x, sums = _gradient_operator(grad, *ctx.saved_tensors, ctx.skip, ctx.gelu, ctx.gated)
     of_weight = sums[:-1].t().reshape(weight.shape).to(weight.dtype)
-    return of_x, of_weight, None if bias is None else sums[-1].to(bias.dtype), None, None
+    return of_x, of_weight, None if bias is None else sums[-1].to(bias.dtype), None, None, None
 
 
 _operator, _gradient_operator = operators('depthwise', _convolution, _setup, _differentiate, _gradients)
@@ -68,25 +73,25 @@ def _run(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    out: Tensor,
     skip: bool,
     gelu: bool,
+    gated: bool,
     parts: Tensor | None = None,
     sums: Tensor | None = None,
-) -> Tensor:
-    """With ``parts``, the filters are mirrored, which is the gradient of a convolution's input from that of its output,
-    and ``sums`` becomes the sum of the parts."""
-    B, H, W, C = x.shape
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+) -> None:
+    """Writes the first channels of ``out``. With ``parts``, the filters are mirrored, which is the gradient of a
+    convolution's input from that of its output, and ``sums`` becomes the sum of the parts."""
+    (B, H, W, _), C = x.shape, weight.shape[0]
     grid = (B * cdiv(W, SIDE) * cdiv(H, SIDE) * cdiv(C, CHANNELS),)
-    settings = dict(SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, FLIP=parts is not None, PARTS=PARTS)
-    count = 0 if parts is None else len(parts)
-    launch(_depthwise, grid, *(x, weight, bias, out, parts, sums, count), **_constants(x, weight), **settings)
-    return out
+    settings = dict(SKIP=skip, GELU=gelu, GATED=gated, HAS_BIAS=bias is not None, FLIP=parts is not None, PARTS=PARTS)
+    given = x, weight, bias, out, parts, sums, 0 if parts is None else len(parts), out.shape[3]
+    launch(_depthwise, grid, *given, **_constants(x, weight), **settings)
 
 
 def _constants(x: Tensor, weight: Tensor) -> dict[str, int]:
     """Arguments that both kernels have."""
-    _, H, W, C = x.shape
+    (_, H, W, _), C = x.shape, weight.shape[0]
     channels = min(CHANNELS, next_power_of_2(C))
     return dict(stride=x.stride(2), H=H, W=W, C=C, K=weight.shape[-1], SIDE=SIDE, CHANNELS=channels)
 
@@ -119,9 +124,10 @@ def _read(x, image, top, left, row, column, c, stride, H, W, C, SIDE: tl.constex
 
 
 @triton.jit
-def _write(x, values, image, top, left, c, H, W, C, SIDE: tl.constexpr):
+def _write(x, values, image, top, left, c, stride, H, W, C, SIDE: tl.constexpr):
     first, pixel, inside = _place(image, top, left, 0, 0, H, W, SIDE)
-    tl.store(x + first * C + (pixel[:, None] * C + c[None, :]), values, inside[:, None] & (c < C)[None, :])
+    place = first * stride + (pixel[:, None] * stride + c[None, :])
+    tl.store(x + place, values, inside[:, None] & (c < C)[None, :])
 
 
 @triton.jit
@@ -151,9 +157,9 @@ def _normal(x):
 @partial(limited, num_warps=8)
 @triton.jit
 def _depthwise(
-    x, weight, bias, out, parts, sums, count, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr,
-    CHANNELS: tl.constexpr, SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, FLIP: tl.constexpr,
-    PARTS: tl.constexpr,
+    x, weight, bias, out, parts, sums, count, out_stride, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr,
+    CHANNELS: tl.constexpr, SKIP: tl.constexpr, GELU: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    FLIP: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     tile, c, tiles = _program(C, CHANNELS)
     across, down = tl.cdiv(W, SIDE), tl.cdiv(H, SIDE)
@@ -161,7 +167,9 @@ def _depthwise(
     total = _convolved(x, weight, bias, image, top, left, c, stride, H, W, C, K, SKIP, HAS_BIAS, FLIP, SIDE)
     if GELU:
         total *= _normal(total)
-    _write(out, total, image, top, left, c, H, W, C, SIDE)
+    if GATED:
+        total *= _read(x + C, image, top, left, 0, 0, c, stride, H, W, C, SIDE)
+    _write(out, total, image, top, left, c, out_stride, H, W, C, SIDE)
     if FLIP:
         for row in range(tile, K * K + 1, tiles):
             summed = tl.zeros((PARTS, CHANNELS), tl.float32)
@@ -175,10 +183,11 @@ def _depthwise(
 @partial(limited, num_warps=8)
 @triton.jit
 def _depthwise_gradient(
-    x, weight, bias, grad, before, parts, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
-    SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
+    x, weight, bias, grad, before, of_x, parts, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr,
+    CHANNELS: tl.constexpr, SKIP: tl.constexpr, GELU: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a strip of tiles for each tap, and in the last row for the bias."""
+    """Sums over a strip of tiles for each tap, and in the last row for the bias. Also the gradient of the gate."""
     strip, c, _ = _program(C, CHANNELS)
     across, down, number = tl.cdiv(W, SIDE), tl.cdiv(H, SIDE * STEPS), tl.arange(0, ROWS)[:, None]
     image, left = strip // across // down, strip % across * SIDE
@@ -186,10 +195,16 @@ def _depthwise_gradient(
     for step in range(STEPS):
         top = (strip // across % down * STEPS + step) * SIDE
         g = _read(grad, image, top, left, 0, 0, c, C, H, W, C, SIDE)
-        if GELU:
+        if GELU or GATED:
             taken = _convolved(x, weight, bias, image, top, left, c, stride, H, W, C, K, SKIP, HAS_BIAS, False, SIDE)
-            g *= _normal(taken) + taken * 0.3989422804014327 * tl.exp(-0.5 * taken * taken)
-            _write(before, g, image, top, left, c, H, W, C, SIDE)
+            share = _normal(taken) if GELU else 1.0
+            if GATED:
+                factor = _read(x + C, image, top, left, 0, 0, c, stride, H, W, C, SIDE)
+                _write(of_x + C, g * (taken * share), image, top, left, c, 2 * C, H, W, C, SIDE)
+                g *= factor
+            if GELU:
+                g *= share + taken * 0.3989422804014327 * tl.exp(-0.5 * taken * taken)
+            _write(before, g, image, top, left, c, C, H, W, C, SIDE)
         total += tl.where(number == K * K, tl.sum(g, 0)[None, :], 0.0)
         for row in range(K):
             for column in tl.static_range(K):

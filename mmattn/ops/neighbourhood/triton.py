@@ -4,7 +4,6 @@ A program works on a tile of the pixels of one head, 8 columns wide, and goes th
 through the queries that its pixels are neighbours of. Sums are in float32, whatever the dtype of the maps.
 """
 
-import functools
 from functools import partial
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from ..derivatives import once
 from ..gpu import as_float32, cdiv, limited, next_power_of_2
-from ..tracing import is_plain, stream_of
+from ..tracing import kept
 from .cpp import continued
 from .reference import beyond_of
 
@@ -83,10 +82,8 @@ def _gradients(
     _neighbourhood_key_gradient[_grid(key, constants)](*maps, grad, lse, mean, of_key, of_value, **constants)
     if bias is None:
         return of_query, of_key, of_value, None
-    relative = partial(_kept_relative, stream_of(grad)) if is_plain(grad) else _relative
-    rows, columns = (
-        relative(size, whole, k, dilation, grad.device) for size, whole in ((H, key.shape[1]), (W, key.shape[2]))
-    )
+    sizes = (H, key.shape[1]), (W, key.shape[2])
+    rows, columns = (kept(_relative, grad, *size, k, dilation) for size in sizes)  # 130 KB for a side of 334 pixels
     of_logits = of_logits.sum(0)
     bad = of_logits - of_logits != 0  # the difference of infinities is NaN
     # A product with a zero of `rows` would spread NaN and infinity: they are summed apart, and put where they belong.
@@ -94,13 +91,6 @@ def _gradients(
     of_bias, reached = torch.einsum('nmajw,wjb->mnab', torch.einsum('nmijhw,hia->nmajw', both, rows), columns)
     of_bias = of_bias.masked_fill(reached > 0, float('nan'))
     return of_query, of_key, of_value, of_bias.to(bias.dtype)
-
-
-# Stages have few sizes and dilations, and a tensor is small: 130 KB for a side of 334 pixels.
-@functools.lru_cache(maxsize=32)
-def _kept_relative(stream: torch.cuda.Stream | None, *arguments: object) -> Tensor:
-    with torch.inference_mode(False):  # see mmattn.ops.windows
-        return _relative(*arguments)
 
 
 def _relative(size: int, whole: int, k: int, dilation: int, device: torch.device) -> Tensor:

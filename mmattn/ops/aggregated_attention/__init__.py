@@ -1,0 +1,142 @@
+"""Aggregated attention of "TransNeXt: Robust Foveal Visual Perception for Vision Transformers": the neighbours of a
+pixel and the pooled tokens of the map in one softmax.
+
+Layers call ``aggregated_attention``. Every backend takes the arguments of ``aggregated_attention_reference``, which
+tests compare with.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ..backend import CannotServe, check_maps, check_triton, named_backend, on_device, triton_multiplies
+from ..elsa.reference import side
+from ..tracing import is_tracing
+from .reference import PooledBias, aggregated_attention_reference, of_norm_1, scaled
+from .shifted import aggregated_attention_shifted
+from .table import bias_by_position, logarithmic_distances, table_of_pairs
+
+__all__ = [
+    'PooledBias',
+    'aggregated_attention',
+    'bias_by_position',
+    'logarithmic_distances',
+    'of_norm_1',
+    'scaled',
+    'table_of_pairs',
+]
+
+#: channels of a head that the Triton kernels take
+WIDEST = 64
+
+
+def aggregated_attention(
+    query: Tensor,
+    key_value: Tensor,
+    pooled: Tensor,
+    temperature: Tensor,
+    embedding: Tensor,
+    bias: Tensor,
+    pooled_bias: PooledBias,
+    tokens: Tensor,
+    token_bias: Tensor,
+    dropout_p: float = 0.0,
+    backend: str | None = None,
+) -> Tensor:
+    r"""Attend to the k x k neighbours of every pixel and to M = h w pooled tokens (section 3.1).
+
+    .. math::
+        p_i &= \Big(\frac{q_i}{\|q_i\|} + e\Big) \log(1 + \exp(\tau)) \log N_i \\
+        (a_i, \hat a_i) &= \mathrm{softmax}_{j, m}\Big(p_i \frac{k_j}{\|k_j\|} + b_{j-i}, \
+            p_i \frac{\hat k_m}{\|\hat k_m\|} + \hat b_{im}\Big) \\
+        f_i &= \sum_{j \in \Theta_i} \Big(a_{ij} + \frac{q_i}{\|q_i\|} t_{j-i} + c_{j-i}\Big) v_j
+            + \sum_m \hat a_{im} \hat v_m
+
+    Neighbours are in row-major order. Those outside the map have no share in the softmax, and no value. N is the number
+    of neighbours inside and pooled tokens.
+
+    Args:
+        query: (B, H, W, heads, d), q.
+        key_value: (B, H, W, 2, heads, d), k and v.
+        pooled: (B, h, w, 2, heads, d), the keys and values of pooled tokens.
+        temperature: (heads), tau.
+        embedding: (heads, d), e.
+        bias: (heads, k * k), b, k odd.
+        pooled_bias: a function of a slice of rows. It returns the bias of all pooled tokens for their pixels, (heads,
+            rows, h, W, w). So inference needs no bias of the whole map in memory, but on a GPU.
+        tokens: (heads, d, k * k), t.
+        token_bias: (heads, k * k), c.
+        dropout_p: probability of dropping a weight of the softmax.
+        backend: 'reference', 'shifted', which makes no copy per neighbour, or 'triton' (GPUs, 16 bits, d of at most 64,
+            no dropout; no second derivatives, not for torch.func). The sum over neighbours of 'shifted' is in C++ on
+            the CPU, without second derivatives. None chooses 'triton' if it can serve, else 'shifted'.
+
+    Returns:
+        (B, H, W, heads, d), of the dtype of ``key_value``. The softmax is computed in float32 at least.
+
+    Raises:
+        ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
+    """
+    parameters = dict(temperature=temperature, embedding=embedding, bias=bias, tokens=tokens, token_bias=token_bias)
+    maps = dict(query=query, key_value=key_value, pooled=pooled)
+    check_maps(dropout_p, **maps, **parameters)
+    B, H, W, heads, d = query.shape if query.dim() == 5 else (0,) * 5
+    taps = bias.shape[-1]
+    if not is_tracing() and (
+        key_value.shape != (B, H, W, 2, heads, d)
+        or pooled.dim() != 6
+        or pooled.shape != (B, *pooled.shape[1:3], 2, heads, d)
+        or temperature.shape != (heads,)
+        or embedding.shape != (heads, d)
+        or not bias.shape == token_bias.shape == (heads, side(taps) ** 2)
+        or tokens.shape != (heads, d, taps)
+    ):
+        given = ', '.join(f'{name} {tuple(x.shape)}' for name, x in {**maps, **parameters}.items())
+        raise ValueError(
+            'query must be (B, H, W, heads, d), key_value (B, H, W, 2, heads, d), pooled (B, h, w, 2, heads, d), '
+            'temperature (heads), embedding (heads, d), bias and token_bias (heads, k * k) with odd k and tokens '
+            f'(heads, d, k * k), not {given}'
+        )
+    if backend is None:
+        backend = fastest(query, key_value, pooled, dropout_p)
+    function = named_backend(BACKENDS, backend)
+    return function(query, key_value, pooled, temperature, embedding, bias, pooled_bias, tokens, token_bias, dropout_p)
+
+
+def fastest(query: Tensor, key_value: Tensor, pooled: Tensor, dropout_p: float = 0.0) -> str:
+    """The backend that None stands for, of :func:`aggregated_attention`."""
+    fits = query.dtype == key_value.dtype == pooled.dtype and query.shape[-1] <= WIDEST and not dropout_p
+    return 'triton' if fits and triton_multiplies(query) else 'shifted'
+
+
+def _triton(
+    query: Tensor,
+    key_value: Tensor,
+    pooled: Tensor,
+    temperature: Tensor,
+    embedding: Tensor,
+    bias: Tensor,
+    pooled_bias: PooledBias,
+    tokens: Tensor,
+    token_bias: Tensor,
+    dropout_p: float,
+) -> Tensor:
+    """triton.py, imported when it is needed: Triton is not everywhere."""
+    check_triton(query, products=True)
+    if not query.dtype == key_value.dtype == pooled.dtype or query.shape[-1] > WIDEST or dropout_p:
+        raise CannotServe(
+            f"backend 'triton' takes maps of one dtype, heads of at most {WIDEST} channels and no dropout: choose "
+            "backend 'shifted'"
+        )
+    from .triton import aggregated_attention_triton
+
+    parameters = temperature, embedding, bias, tokens, token_bias
+    with on_device(query):
+        return aggregated_attention_triton(query, key_value, pooled, *parameters, pooled_bias(slice(None)))
+
+
+BACKENDS: dict[str, Callable[..., Tensor]] = {
+    'reference': aggregated_attention_reference,
+    'shifted': aggregated_attention_shifted,
+    'triton': _triton,
+}

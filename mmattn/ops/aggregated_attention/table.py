@@ -1,0 +1,97 @@
+"""The bias by position of TransNeXt: a table that an MLP makes of distances (section 3.1)."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..any_size import distances
+from ..recompute import recompute
+from ..resize import interpolated
+from ..tracing import is_plain, is_tracing, kept
+from .reference import PooledBias
+
+#: pixels and pools of rows and of columns
+Axes = tuple[tuple[int, int], tuple[int, int]]
+
+#: numbers of hidden maps in memory at a time, for inference
+MAX_HIDDEN, MAX_HIDDEN_GPU = 2**22, 2**26
+
+
+def logarithmic_distances(size: int, count: int, known: bool, side: int, like: Tensor) -> Tensor:
+    """All distances of :func:`mmattn.ops.any_size.distances`, on the scale of the MLP, on which that of ``side`` pixels
+    is about 1.
+
+    like: a tensor of the dtype and on the device of the result.
+    """
+    return kept(_logarithmic, like, size, count, known, side, like.dtype)
+
+
+def _logarithmic(size: int, count: int, known: bool, side: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    distance, _ = distances(size, count, known, device)
+    distance = distance.to(torch.promote_types(dtype, torch.float32)) * (8 / (side - 1))
+    return (distance.sign() * torch.log2(distance.abs() + 1) / 3).to(dtype)
+
+
+def table_of_pairs(
+    mlp: Callable[[Tensor, Tensor], Tensor], rows: Tensor, columns: Tensor, hidden: int, modules: Sequence[nn.Module]
+) -> Tensor:
+    """An MLP of all pairs of rows (R) and columns (S) -> (R, S, heads).
+
+    The backward pass computes its hidden map, of ``hidden`` channels, again. Inference has a part of it in memory.
+    """
+    if torch.is_grad_enabled() or not is_plain(rows):
+        return recompute(mlp, rows, columns, modules=modules, random=False, compiled=False)
+    most = MAX_HIDDEN_GPU if rows.is_cuda else MAX_HIDDEN
+    parts = rows.split(max(1, most // (len(columns) * hidden)))
+    return torch.cat([mlp(part, columns) for part in parts]) if len(parts) > 1 else mlp(rows, columns)
+
+
+def bias_by_position(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBias:
+    """The bias of pixels and pools, from a table by their distance, (heads, R, S).
+
+    Args:
+        of: pixels and pools of the two axes, whose distances the table has.
+        to: those of the map.
+        interpolate: whether they may be others, to which the bias is interpolated.
+    """
+    # On a GPU, the gradients of indexing and interpolation have many kernels, and the latter adds in any order.
+    by = _by_products if table.is_cuda and not is_tracing() else _by_places
+    return by(table, of, to, interpolate)
+
+
+def _by_places(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBias:
+    (H, h), (W, w) = to
+    of_rows, of_columns = (kept(distances, table, *axis, interpolate)[1] for axis in of)
+    # (heads, columns, H, h): interpolation of rows is independent of that of columns
+    by_row = table.transpose(1, 2)[:, :, of_rows]
+    if interpolate:
+        by_row = interpolated(by_row.flatten(0, 1)[None], H, h, 'bilinear')[0].unflatten(0, by_row.shape[:2])
+
+    def bias(some: slice) -> Tensor:
+        part = by_row[:, :, some].permute(0, 2, 3, 1)[..., of_columns]  # (heads, rows, h, W, w)
+        if interpolate:
+            part = interpolated(part.flatten(0, 2)[None], W, w, 'bilinear')[0].unflatten(0, part.shape[:3])
+        return part
+
+    return bias
+
+
+def _by_products(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBias:
+    """The same as products with matrices."""
+    (H, h), (W, w) = to
+    rows, columns = (kept(_shares, table, *pair, table.dtype) for pair in zip(of, to))
+    by_column = table @ columns.flatten(1)  # (heads, R, W * w)
+
+    def bias(some: slice) -> Tensor:
+        of_rows = rows[:, some].flatten(1).t().expand(len(table), -1, -1)
+        return torch.bmm(of_rows, by_column).unflatten(1, (-1, h)).unflatten(3, (W, w))
+
+    return bias
+
+
+def _shares(of: tuple[int, int], to: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """How much of each distance of an axis is in the bias of each pixel and pool, (D, pixels, pools)."""
+    distance, places = distances(*of, True, device)
+    shares = (places == torch.arange(len(distance), device=device)[:, None, None]).to(dtype)
+    return interpolated(shares[None], *to, 'bilinear')[0]

@@ -11,9 +11,6 @@ from .starts import rank_augmented_from_plain, rank_augmented_from_pvt
 from .token_conv import DepthwiseConv2d
 from .token_mixer import TOKEN_MIXERS, with_prefix
 
-#: is added to sums of weights, as in the authors' code: kernels of large negative queries are zero
-LEAST = 1e-6
-
 
 @TOKEN_MIXERS.register_module()
 class RankAugmentedAttention(nn.Module):
@@ -102,6 +99,7 @@ class RankAugmentedAttention(nn.Module):
             )
             # alpha / N, because numerator and denominator have the same N
             weights = (q.mean(2, keepdim=True) * width**-0.5 @ k.mT).softmax(-1)  # (B, heads, 1, tokens)
-            total = q @ (weights @ k).mT + LEAST  # (B, heads, tokens, 1)
+            # 1e-6 as in the authors' code: kernels of large negative queries are zero
+            total = q @ (weights @ k).mT + 1e-6  # (B, heads, tokens, 1)
             out = turned_q @ ((turned_k * weights.mT).mT @ v) / total
             return join_heads(out).to(value.dtype)

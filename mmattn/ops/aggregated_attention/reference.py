@@ -11,9 +11,6 @@ from ..elsa.reference import side
 
 #: from rows of the map to the bias of their queries and all pooled tokens, (heads, rows, h, W, w)
 PooledBias = Callable[[slice], Tensor]
-#: Queries and keys are divided by their norm, or by this where the norm is smaller. The release has 1e-12. With that,
-#: the gradient of a zero vector, as constant images may have, is infinite in half precision.
-LEAST_NORM = 1e-6
 
 
 def aggregated_attention_reference(
@@ -58,8 +55,12 @@ def cosine_queries(
 
 
 def of_norm_1(x: Tensor) -> Tensor:
-    """Vectors (..., d) divided by their norm, in float32 at least."""
-    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=LEAST_NORM)
+    """Vectors (..., d) divided by their norm, in float32 at least.
+
+    A norm below 1e-6 counts as 1e-6. The release has 1e-12. With that, the gradient of a zero vector, as constant
+    images may have, is infinite in half precision.
+    """
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=1e-6)
 
 
 def scaled(unit: Tensor, temperature: Tensor, embedding: Tensor, keys: Tensor | int) -> Tensor:

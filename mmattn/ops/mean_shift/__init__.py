@@ -29,8 +29,6 @@ from ..tracing import is_exporting, is_transforming
 #: whether torch's fused attention on the CPU takes a bias of the logits; that of torch 2.1 does not
 _fused = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
 FUSES_BIAS = _fused is not None and 'attn_mask' in str(_fused.default._schema)
-#: what ``mean_shift_by_landmarks`` adds to the diagonal of the kernel, which is 1 there: so landmarks may be equal
-RIDGE = 1e-3
 #: channels of a head that the Triton kernels take
 WIDEST = 64
 
@@ -149,7 +147,8 @@ def mean_shift_by_landmarks(
         square = centred.square().sum(-1, keepdim=True)
         distance = (square + square.mT - 2 * centred @ centred.mT).clamp(min=0)
         kernel = (-distance / 2 / math.sqrt(key.shape[-1])).exp()
-        kernel = kernel + RIDGE * torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+        # Landmarks may be equal: the diagonal, which is 1, gets a little more.
+        kernel = kernel + 1e-3 * torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
         means = kernel.sum(-1, keepdim=True) * means.to(kernel.dtype)
         means = torch.cholesky_solve(means, torch.linalg.cholesky_ex(kernel)[0]).to(value.dtype)
     return mean_shift_attention(query, landmarks, means, probe, dropout_p=dropout_p, backend=backend)

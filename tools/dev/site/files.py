@@ -7,6 +7,7 @@ Git host. Notebooks are executed, and kept in ``work_dirs/site_notebooks`` until
 import hashlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -34,10 +35,14 @@ class NotebookFile(File):
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The files of ``PATTERNS``, and those of the theme."""
     found = [file for file in files if file.src_dir != config.docs_dir]
-    for path in sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern) if path.is_file()):
+    paths = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern) if path.is_file())
+    with ThreadPoolExecutor() as pool:  # Each notebook runs in a process of its own.
+        notebooks = [path for path in paths if path.suffix == '.ipynb']
+        contents = dict(zip(notebooks, pool.map(read_notebook, notebooks)))
+    for path in paths:
         uri = path.relative_to(ROOT).as_posix()
-        if path.suffix == '.ipynb':
-            found += notebook(path, uri, config)
+        if path in contents:
+            found += notebook(contents[path], uri, config)
         else:
             found.append(File(uri, str(ROOT), config.site_dir, config.use_directory_urls, dest_uri=place(uri)))
     return Files(found)
@@ -52,21 +57,21 @@ def place(uri: str) -> str | None:
     return f'{uri}.txt' if uri == 'LICENSE' or uri.endswith('.py') else None  # browsers show .txt
 
 
-def notebook(path: Path, uri: str, config: MkDocsConfig) -> Iterator[File]:
-    """The page of a notebook, and its pictures. If the environment variable NOTEBOOKS is "off", it has no results."""
-    content = nbformat.read(path, 4)
-    if os.environ.get('NOTEBOOKS') != 'off':
-        content = executed(path, content)
+def notebook(content: nbformat.NotebookNode, uri: str, config: MkDocsConfig) -> Iterator[File]:
+    """The page of a notebook, and its pictures."""
     for cell in content.cells:  # Logs and warnings are no results.
         cell.outputs = [output for output in cell.get('outputs', ()) if output.get('name') != 'stderr']
-    text, resources = MarkdownExporter().from_notebook_node(content, dict(output_files_dir=f'{path.stem}_files'))
+    text, resources = MarkdownExporter().from_notebook_node(content, dict(output_files_dir=f'{Path(uri).stem}_files'))
     yield NotebookFile.generated(config, uri, content=strip_ansi(text))
     for name, picture in resources['outputs'].items():
         yield File.generated(config, f'{uri.rpartition("/")[0]}/{name}', content=picture)
 
 
-def executed(path: Path, content: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The notebook with its results."""
+def read_notebook(path: Path) -> nbformat.NotebookNode:
+    """A notebook with its results; without, if the environment variable NOTEBOOKS is "off"."""
+    content = nbformat.read(path, 4)
+    if os.environ.get('NOTEBOOKS') == 'off':
+        return content
     kept = KEPT / f'{path.stem}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.ipynb'
     if kept.is_file():
         return nbformat.read(kept, 4)

@@ -19,7 +19,7 @@ from torch import Tensor
 from .errors import describe
 from .ops import elsa, global_self_attention, mean_shift, neighbourhood, shunted
 from .ops.aggregated_attention import BACKENDS as AGGREGATED
-from .ops.aggregated_attention import aggregated_attention
+from .ops.aggregated_attention import PooledBias, aggregated_attention
 from .ops.any_size import AVERAGE_POOL, average_pool
 from .ops.attention import BACKENDS as ATTENTION
 from .ops.attention import attention
@@ -52,6 +52,11 @@ class Operator(NamedTuple):
     compute: Callable[..., Tensor]
     backends: dict[str, Callable[..., Tensor]]
     shapes: Callable[..., list[tuple[int, ...]]]
+
+
+def bias_of(by_row: Tensor, width: int) -> PooledBias:
+    """A bias of pooled tokens, (heads, H, h, W * w), with a number for each column of pixels and of tokens."""
+    return PooledBias(by_row, torch.arange(by_row.shape[3], device=by_row.device).view(width, -1))
 
 
 OPERATORS = {
@@ -111,13 +116,13 @@ OPERATORS = {
         lambda B, H, W, n, d: [(B, H, W, 3, n, d), (n, 13, 13)],
     ),
     'neighbours and pooled tokens': Operator(
-        lambda q, kv, pooled, temperature, embedding, bias, pooled_bias, *tokens, backend: aggregated_attention(
-            *(q, kv, pooled, temperature, embedding, bias, lambda rows: pooled_bias[:, rows], *tokens), backend=backend
+        lambda q, kv, pooled, temperature, embedding, bias, by_row, *tokens, backend: aggregated_attention(
+            *(q, kv, pooled, temperature, embedding, bias, bias_of(by_row, q.shape[2]), *tokens), backend=backend
         ),
         AGGREGATED,
         lambda B, H, W, n, d: [
             *[(B, H, W, n, d), (B, H, W, 2, n, d), (B, H // 4, W // 4, 2, n, d), (n,), (n, d), (n, 9)],
-            *[(n, H, H // 4, W, W // 4), (n, d, 9), (n, 9)],
+            *[(n, H, H // 4, W * (W // 4)), (n, d, 9), (n, 9)],
         ],
     ),
     'content': Operator(

@@ -279,6 +279,10 @@ def operator_formulas() -> dict:
             torch.ops.mmattn.neighbourhood_sum: _neighbourhood_flops,
             # the gradients of weights and values, of factors and summands
             torch.ops.mmattn.neighbourhood_sum_backward: lambda _, *shapes, **__: 2 * _neighbourhood_flops(*shapes),
+            torch.ops.mmattn.aggregated_softmax: _aggregated_flops,
+            torch.ops.mmattn.aggregated_softmax_backward: lambda _, of_far, *shapes, **__: (
+                5 * _aggregated_flops(*shapes) // 2
+            ),
             torch.ops.mmattn.neighbourhood_attention: _neighbourhood_attention_flops,
             # as of fused attention: the scores again, and four gradients
             torch.ops.mmattn.neighbourhood_attention_backward: lambda _, *shapes, **__: (
@@ -310,6 +314,10 @@ def _neighbourhood_attention_flops(
     query: tuple, key: tuple, value: tuple, bias: object, beyond: object, k: int, *_, **__
 ) -> int:
     return 2 * 2 * math.prod(query) * k**2
+
+
+def _aggregated_flops(query: tuple, key: tuple, *_, **__) -> int:
+    return 2 * 2 * math.prod(query) * math.prod(key[1:3])
 
 
 def _grouped_conv_flops(x: tuple, weight: tuple, *_, **__) -> int:

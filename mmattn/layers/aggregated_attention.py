@@ -152,7 +152,7 @@ class CosineAttention(CosineQueries):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Three (B, H, W, heads, d) -> (B, H * W, C)."""
-        bias = self.pooled_bias(*query.shape[1:3], *query.shape[1:3])(slice(None))
+        bias = self.pooled_bias(*query.shape[1:3], *query.shape[1:3]).of_rows(slice(None))
         bias = bias.transpose(2, 3).flatten(3).flatten(1, 2)[None]
         q, k, v, bias = (x.to(value.dtype) for x in (query, key, value, bias))
         q, k, v = (x.flatten(1, 2).transpose(1, 2) for x in (q, k, v))

@@ -20,6 +20,7 @@ from mmattn.ops.batch_norm import batch_norm_relu
 from mmattn.ops.gelu import gelu_linear
 from mmattn.ops.layer_norm import sum_and_norm
 from mmattn.ops.transpose import transposed
+from mmattn.selftest import bias_of
 
 
 def aggregated(size, heads, d, k, h, w):
@@ -31,8 +32,8 @@ def aggregated(size, heads, d, k, h, w):
     def call(*tensors, backend=None):
         """With a tensor for the bias of pooled tokens."""
         given = dict(zip(shapes, tensors))
-        pooled_bias = given.pop('pooled_bias')
-        return aggregated_attention(pooled_bias=lambda rows: pooled_bias[:, rows], backend=backend, **given)
+        whole = given.pop('pooled_bias')
+        return aggregated_attention(pooled_bias=bias_of(whole.flatten(3), W), backend=backend, **given)
 
     return call, shapes
 

@@ -3,11 +3,13 @@
 import itertools
 import math
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from mmattn.ops import aggregated_attention
+from mmattn.ops import aggregated_attention, library
+from mmattn.ops.aggregated_attention import PooledBias
 from mmattn.ops.any_size import distances, pool_to
 from tests.ops.operators import aggregated, assert_near, results
 
@@ -61,8 +63,8 @@ def test_shifted(sizes, monkeypatch):
     assert_near(results(call, given, upstream), expected, 1e-12)
     B, H, W, heads, _, k, h, w = sizes
     monkeypatch.setattr(SHIFTED, 'MAX_WEIGHTS', 2 * B * W * heads * (k**2 + h * w))
-    rows, pooled_bias = [], tensors['pooled_bias']
-    tensors['pooled_bias'] = lambda part: rows.append(part) or pooled_bias[:, part]
+    rows, whole = [], tensors['pooled_bias']
+    tensors['pooled_bias'] = SimpleNamespace(of_rows=lambda part: rows.append(part) or whole[:, part])
     with torch.no_grad():
         out = aggregated_attention(**tensors)
     assert_near([out], expected[:1], 1e-12)
@@ -98,8 +100,8 @@ def test_bias_by_products(of, to):
     for by in (TABLE._by_places, TABLE._by_products):
         x = table.clone().requires_grad_()
         bias = by(x, of, to, of != to)
-        assert bias(slice(0, 1)).equal(bias(slice(None))[:, :1])
-        out = bias(slice(None))
+        torch.testing.assert_close(bias.of_rows(slice(0, 1)), bias.of_rows(slice(None))[:, :1])
+        out = bias.of_rows(slice(None))
         found.append([out, *torch.autograd.grad((out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum(), x)])
     torch.testing.assert_close(*found)
 
@@ -111,3 +113,26 @@ def test_pools_of_a_graph(size, pooled, monkeypatch):
     expected = pool_to(x, *pooled)
     monkeypatch.setattr('mmattn.ops.any_size.is_tracing', lambda: True)
     torch.testing.assert_close(pool_to(x, *pooled), expected)
+
+
+@pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
+@pytest.mark.parametrize('trained', [None, (5, 3), (14, 2)], ids=['whole', 'smaller', 'larger'])
+@pytest.mark.parametrize('sizes', [(2, 3, 19, 2, 5, 3, 2, 9), (1, 2, 8, 1, 40, 5, 2, 8)], ids=['odd', 'tiles'])
+def test_cpp(sizes, trained):
+    """Results and gradients of the C++ code are the reference's: in whole tiles and parts of them, with columns of the
+    bias that are the map's, or interpolated."""
+    B, H, W, heads, d, k, h, w = sizes
+    _, tensors = make_inputs(*sizes)
+    X, J = trained or (W, w)
+    tensors['pooled_bias'] = torch.randn(heads, H, h, X + 2 * J, dtype=torch.float64)
+    columns = torch.arange(X)[:, None] + 2 * torch.arange(J).flip(0)  # as of pools of two columns
+
+    def call(*tensors, backend=None):
+        given = dict(zip(names, tensors))
+        bias = PooledBias(given.pop('pooled_bias'), columns, trained and (W, w))
+        return aggregated_attention(pooled_bias=bias, backend=backend, **given)
+
+    names, upstream = list(tensors), torch.randn_like(tensors['query'])
+    expected = results(call, list(tensors.values()), upstream, backend='reference')
+    found = results(call, [x.float() for x in tensors.values()], upstream.float(), backend='cpp')
+    assert_near(found, expected, 1e-5)

@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..backend import CannotServe, check_maps, check_triton, named_backend, on_device, triton_multiplies
+from .. import library
+from ..backend import HALF_OR_SINGLE, CannotServe, check_maps, check_triton, named_backend, on_device, triton_multiplies
 from ..elsa.reference import side
 from ..tracing import is_tracing
-from .reference import PooledBias, aggregated_attention_reference, of_norm_1, scaled
+from .cpp import aggregated_attention_cpp
+from .reference import aggregated_attention_reference, of_norm_1, scaled
 from .shifted import aggregated_attention_shifted
-from .table import bias_by_position, logarithmic_distances, table_of_pairs
+from .table import PooledBias, bias_by_position, logarithmic_distances, table_of_pairs
 
 __all__ = [
     'PooledBias',
@@ -62,14 +64,15 @@ def aggregated_attention(
         temperature: (heads), tau.
         embedding: (heads, d), e.
         bias: (heads, k * k), b, k odd.
-        pooled_bias: a function of a slice of rows. It returns the bias of all pooled tokens for their pixels, (heads,
-            rows, h, W, w). So inference needs no bias of the whole map in memory, but on a GPU.
+        pooled_bias: b of pooled tokens. Only 'reference' and 'triton' make it for all pixels and tokens in memory, and
+            'shifted' with gradients.
         tokens: (heads, d, k * k), t.
         token_bias: (heads, k * k), c.
         dropout_p: probability of dropping a weight of the softmax.
-        backend: 'reference', 'shifted', which makes no copy per neighbour, or 'triton' (GPUs, 16 bits, d of at most 64,
-            no dropout; no second derivatives, not for torch.func). The sum over neighbours of 'shifted' is in C++ on
-            the CPU, without second derivatives. None chooses 'triton' if it can serve, else 'shifted'.
+        backend: 'reference', 'shifted', which makes no copy per neighbour, 'cpp' (the CPU, in float32), which also has
+            no weights of pooled tokens in memory, or 'triton' (GPUs, 16 bits, d of at most 64). The last two have
+            neither dropout nor second derivatives, and torch.func does not take them. On the CPU, the sum over
+            neighbours of 'shifted' is in C++, too, without second derivatives. None chooses the fastest that can serve.
 
     Returns:
         (B, H, W, heads, d), of the dtype of ``key_value``. The softmax is computed in float32 at least.
@@ -105,8 +108,11 @@ def aggregated_attention(
 
 def fastest(query: Tensor, key_value: Tensor, pooled: Tensor, dropout_p: float = 0.0) -> str:
     """The backend that None stands for, of :func:`aggregated_attention`."""
-    fits = query.dtype == key_value.dtype == pooled.dtype and query.shape[-1] <= WIDEST and not dropout_p
-    return 'triton' if fits and triton_multiplies(query) else 'shifted'
+    if not query.dtype == key_value.dtype == pooled.dtype or dropout_p:
+        return 'shifted'
+    if library.takes(query, key_value, pooled, dtypes=HALF_OR_SINGLE):
+        return 'cpp'
+    return 'triton' if query.shape[-1] <= WIDEST and triton_multiplies(query) else 'shifted'
 
 
 def _triton(
@@ -132,11 +138,12 @@ def _triton(
 
     parameters = temperature, embedding, bias, tokens, token_bias
     with on_device(query):
-        return aggregated_attention_triton(query, key_value, pooled, *parameters, pooled_bias(slice(None)))
+        return aggregated_attention_triton(query, key_value, pooled, *parameters, pooled_bias.of_rows(slice(None)))
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': aggregated_attention_reference,
     'shifted': aggregated_attention_shifted,
+    'cpp': aggregated_attention_cpp,
     'triton': _triton,
 }

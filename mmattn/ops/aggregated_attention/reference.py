@@ -1,16 +1,12 @@
 """What aggregated attention takes and computes: the equations of section 3.1 as they are written."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..backend import without_autocast
 from ..elsa.reference import side
-
-#: from rows of the map to the bias of their queries and all pooled tokens, (heads, rows, h, W, w)
-PooledBias = Callable[[slice], Tensor]
+from .table import PooledBias
 
 
 def aggregated_attention_reference(
@@ -36,7 +32,7 @@ def aggregated_attention_reference(
     with without_autocast(query):
         logits = torch.einsum('bhwnd,bhwndj->bhwnj', query, key) + bias.to(exact)
         far = torch.einsum('bhwnd,bmnd->bhwnm', query, pooled_key)
-        far = far + pooled_bias(slice(None)).to(exact).permute(1, 3, 0, 2, 4).flatten(3)
+        far = far + pooled_bias.of_rows(slice(None)).to(exact).permute(1, 3, 0, 2, 4).flatten(3)
         weights = torch.cat((logits.masked_fill(~inside, -torch.inf), far), -1).softmax(-1)
         weights = F.dropout(weights, dropout_p)
         out = torch.einsum('bhwnj,bhwndj->bhwnd', weights[..., :taps] + added.to(exact), value)

@@ -1,6 +1,7 @@
 """The bias by position of TransNeXt: a table that an MLP makes of distances (section 3.1)."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,13 +10,35 @@ from ..any_size import distances
 from ..recompute import recompute
 from ..resize import interpolated
 from ..tracing import is_plain, is_tracing, kept
-from .reference import PooledBias
 
 #: pixels and pools of rows and of columns
 Axes = tuple[tuple[int, int], tuple[int, int]]
 
 #: numbers of hidden maps in memory at a time, for inference
-MAX_HIDDEN, MAX_HIDDEN_GPU = 2**22, 2**26
+MAX_HIDDEN, MAX_HIDDEN_GPU = 2**20, 2**26
+
+
+class PooledBias(NamedTuple):
+    """The bias of h x w pooled tokens for the pixels of a map of H x W.
+
+    That of a pixel (y, x) and a token (i, j) is ``by_row[:, y, i, columns[x, j]]``. With a ``size``, it is interpolated
+    from all columns. With ``shares``, it is the same as a product with a matrix.
+    """
+
+    by_row: Tensor  #: (heads, H, h, D)
+    columns: Tensor  #: places in D, (W, w), or those of a map of another size
+    size: tuple[int, int] | None = None  #: W and w
+    shares: Tensor | None = None  #: (D, W, w)
+
+    def of_rows(self, rows: slice) -> Tensor:
+        """The bias for the pixels of some rows, (heads, rows, h, W, w)."""
+        part = self.by_row[:, rows]
+        if self.shares is not None:
+            return (part.flatten(1, 2) @ self.shares.flatten(1)).view(*part.shape[:3], *self.shares.shape[1:])
+        part = part[..., self.columns]
+        if self.size is None:
+            return part
+        return interpolated(part.flatten(0, 2)[None], *self.size, 'bilinear')[0].unflatten(0, part.shape[:3])
 
 
 def logarithmic_distances(size: int, count: int, known: bool, side: int, like: Tensor) -> Tensor:
@@ -61,33 +84,20 @@ def bias_by_position(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> Po
 
 
 def _by_places(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBias:
-    (H, h), (W, w) = to
     of_rows, of_columns = (kept(distances, table, *axis, interpolate)[1] for axis in of)
-    # (heads, columns, H, h): interpolation of rows is independent of that of columns
-    by_row = table.transpose(1, 2)[:, :, of_rows]
-    if interpolate:
-        by_row = interpolated(by_row.flatten(0, 1)[None], H, h, 'bilinear')[0].unflatten(0, by_row.shape[:2])
-
-    def bias(some: slice) -> Tensor:
-        part = by_row[:, :, some].permute(0, 2, 3, 1)[..., of_columns]  # (heads, rows, h, W, w)
-        if interpolate:
-            part = interpolated(part.flatten(0, 2)[None], W, w, 'bilinear')[0].unflatten(0, part.shape[:3])
-        return part
-
-    return bias
+    by_row = table[:, of_rows]
+    if interpolate:  # that of rows is independent of that of columns
+        columns = by_row.permute(0, 3, 1, 2)
+        columns = interpolated(columns.flatten(0, 1)[None], *to[0], 'bilinear')[0].unflatten(0, columns.shape[:2])
+        by_row = columns.permute(0, 2, 3, 1)
+    return PooledBias(by_row, of_columns, to[1] if interpolate else None)
 
 
 def _by_products(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBias:
     """The same as products with matrices."""
-    (H, h), (W, w) = to
     rows, columns = (kept(_shares, table, *pair, table.dtype) for pair in zip(of, to))
-    by_column = table @ columns.flatten(1)  # (heads, R, W * w)
-
-    def bias(some: slice) -> Tensor:
-        of_rows = rows[:, some].flatten(1).t().expand(len(table), -1, -1)
-        return torch.bmm(of_rows, by_column).unflatten(1, (-1, h)).unflatten(3, (W, w))
-
-    return bias
+    by_row = (rows.flatten(1).t() @ table).unflatten(1, to[0])
+    return PooledBias(by_row, kept(distances, table, *of[1], interpolate)[1], to[1] if interpolate else None, columns)
 
 
 def _shares(of: tuple[int, int], to: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:

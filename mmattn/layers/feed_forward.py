@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from ..ops.backend import has_hooks
 from ..ops.gelu import gelu_linear, kernels_serve
 from ..ops.tokens import before_convolution, by_rows
-from .casts import cast_once
 from .shunted import LocalEnhancement
 from .token_conv import DepthwiseConv2d
 
@@ -37,8 +36,7 @@ class MLP(nn.Module):
         if self.is_fused(x):
             hidden = F.linear(x, self.fc1.weight)
             return self.drop2(gelu_linear(hidden, self.fc1.bias, self.fc2.weight, self.fc2.bias, 'triton'))
-        own, x = cast_once(self, x)
-        return by_rows(own.hidden, own.project, x, own.hidden_dim, own.halo)
+        return by_rows(self.hidden, self.project, x, self.hidden_dim, self.halo)
 
     def is_fused(self, x: Tensor) -> bool:
         """Whether one operator does what follows the product of the first layer: of no subclass with other layers, and

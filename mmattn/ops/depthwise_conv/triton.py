@@ -45,9 +45,9 @@ def _gradients(
     strips = x.shape[0] * cdiv(W, SIDE) * cdiv(H, SIDE * STEPS)
     parts = grad.new_empty(strips, taps + 1, C, dtype=torch.float32)
     launch(
-        _depthwise_gradient, (strips * cdiv(C, CHANNELS),), x, weight, bias, grad, before, of_x, parts,
-        **_constants(x, weight), SKIP=skip, GELU=gelu, GATED=gated, HAS_BIAS=bias is not None, STEPS=STEPS,
-        ROWS=next_power_of_2(taps + 1),
+        _depthwise_gradient, (strips * cdiv(C, CHANNELS),),
+        *(x, weight, bias, grad, before, of_x if gated else None, parts), **_constants(x, weight), SKIP=skip, GELU=gelu,
+        GATED=gated, HAS_BIAS=bias is not None, STEPS=STEPS, ROWS=next_power_of_2(taps + 1),
     )  # fmt: skip
     sums = parts.new_empty(parts.shape[1:])
     _run(before, weight, None, of_x, skip, False, False, parts, sums)

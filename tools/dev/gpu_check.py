@@ -68,6 +68,7 @@ PEERS = {
     'dinat-t': 'swin-t',
     'elsa-swin-t': 'swin-t',
     'elsa-volo-d1': 'volo-d1',
+    'transnext-t': 'swin-t',
 }
 #: torch cannot compile MMDetection's Swin.
 COMPILED = {'swin-t': 'timm-swin-t'}

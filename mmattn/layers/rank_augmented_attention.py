@@ -98,8 +98,8 @@ class RankAugmentedAttention(nn.Module):
                 split_heads(each, self.num_heads) for each in (q, k, *places, value.to(exact))
             )
             # alpha / N, because numerator and denominator have the same N
-            weights = (q.mean(2, keepdim=True) * width**-0.5 @ k.mT).softmax(-1)  # (B, heads, 1, tokens)
+            weights = (q.mean(2, keepdim=True) * width**-0.5 * k).sum(-1, keepdim=True).softmax(2)
             # 1e-6 as in the authors' code: kernels of large negative queries are zero
-            total = q @ (weights @ k).mT + 1e-6  # (B, heads, tokens, 1)
-            out = turned_q @ ((turned_k * weights.mT).mT @ v) / total
+            total = (q * (weights * k).sum(2, keepdim=True)).sum(-1, keepdim=True) + 1e-6  # (B, heads, tokens, 1)
+            out = turned_q @ ((turned_k * weights).mT @ v) / total
             return join_heads(out).to(value.dtype)

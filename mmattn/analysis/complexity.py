@@ -235,7 +235,7 @@ class _AttentionCounter(TorchDispatchMode):
 
     #: matrix product -> the places of its factors among the arguments
     factors = {'mm': (0, 1), 'bmm': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2)}
-    operators = 'scaled_dot_product', 'axial_sum', 'neighbourhood_attention'
+    operators = 'scaled_dot_product', 'axial_sum', 'neighbourhood_attention', 'aggregated_softmax'
 
     def __init__(self, counter: FlopCounterMode) -> None:
         super().__init__()

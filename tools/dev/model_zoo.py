@@ -172,7 +172,7 @@ def compared() -> list[tuple]:
     ]
     # only the first result of each model
     results = {model['Name']: next(iter(model['Results'][0]['Metrics'].values())) for model in models}
-    measured = (ROOT / 'docs' / 'benchmarks.md').read_text('utf-8')
+    measured = (ROOT / 'docs' / 'benchmarks.md').read_text('utf-8').partition('\n## GPU\n')[0]
     folders = {model['Name']: model['In Collection'] for model in models}
     rows = []
     for model in models:

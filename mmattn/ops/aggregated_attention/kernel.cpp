@@ -11,8 +11,8 @@
 // by_row: (heads, H, h, places). columns: (X, J), whole numbers. If that is not (W, w), the bias is interpolated from X
 // and J columns, bilinearly.
 //
-// The weights of a tile of pixels are in memory. In products with keys, a vector holds pooled tokens, in
-// the bias neighbouring pixels, else channels.
+// Only the weights of a tile of pixels are in memory. In products with keys, a vector holds pooled tokens; in the bias, it
+// holds neighbouring pixels; elsewhere, channels.
 //
 // cpp.py calls it.
 
@@ -51,7 +51,8 @@ struct Maps {
   int64_t M, across, width;  // pooled tokens; numbers of a packed row of them, and of channels
   std::vector<int> place;     // (J, X)
   std::vector<Between> x, j;  // of W and of w
-  bool whole, neighbours;     // nothing is interpolated, and so places of neighbouring pixels are neighbours
+  bool whole;                 // nothing is interpolated
+  bool neighbours;            // so it is, and the places of neighbouring pixels are neighbours, too
 
   Maps(const float *query, const float *key, const float *value, const float *local, const float *by_row,
        const float *columns, const int64_t *numbers)
@@ -112,7 +113,8 @@ INLINE void pack_head(const Maps &a, int64_t image, int64_t head, Buffers &u) {
   pack_across(a, value, a.value_stride, u.values_across.data());
 }
 
-// The bias of a tile of pixels from x on, (PIXELS, across); -inf beyond the tokens. The pixels beyond the row have some.
+// The bias of a tile of pixels from x on, (PIXELS, across); -inf beyond the tokens. Pixels beyond the row have that of the
+// last one.
 INLINE void read_bias(const Maps &a, const float *by_row, int64_t x, int64_t count, float *columns, float *out) {
   for (int64_t i = 0; i < a.h; ++i, by_row += a.places) {
     for (int64_t j = 0; j < a.J; ++j) {
@@ -275,8 +277,8 @@ INLINE void tile_logits(const Maps &a, int64_t image, int64_t head, int64_t y, i
   products<T>(a, u.query.data(), u.keys.data(), u.logits.data());
 }
 
-// The weights of the neighbours of a pixel, and in place of its logits those of the pooled tokens; both times the number
-// that is returned add up to 1.
+// Writes the exponentials of a pixel: to `near` those of its neighbours, and in place of its logits those of the pooled
+// tokens. Returns 1 / their sum, which makes weights of them.
 template <class T>
 INLINE float softmax(const Maps &a, const float *local, float *logits, float *near) {
   T most = load<T>(logits);

@@ -22,7 +22,7 @@ class PooledBias(NamedTuple):
     """The bias of h x w pooled tokens for the pixels of a map of H x W.
 
     That of a pixel (y, x) and a token (i, j) is ``by_row[:, y, i, columns[x, j]]``. With a ``size``, it is interpolated
-    from all columns. With ``shares``, it is the same as a product with a matrix.
+    from all columns. With ``shares``, ``of_rows`` computes the same as a product with a matrix.
     """
 
     by_row: Tensor  #: (heads, H, h, D)

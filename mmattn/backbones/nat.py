@@ -176,8 +176,10 @@ class DiNAT(NAT):
         **kwargs,
     ) -> None:
         arch = self.resolve_arch(arch)
+        dilations = [(1, dilation) for dilation in arch['dilations']] if dilations is None else dilations
+        if not isinstance(dilations, Sequence) or len(dilations) != len(arch['depths']):
+            raise ValueError(f'dilations must be a list of {len(arch["depths"])}, one per stage, not {dilations!r}')
         attention = [
-            dict(type='NeighbourhoodAttention', kernel_size=kernel_size, dilation=dilation)
-            for dilation in dilations or [(1, dilation) for dilation in arch['dilations']]
+            dict(type='NeighbourhoodAttention', kernel_size=kernel_size, dilation=dilation) for dilation in dilations
         ]
         super().__init__(arch, attention, **kwargs)

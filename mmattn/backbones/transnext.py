@@ -73,6 +73,8 @@ class TransNeXt(ShuntedTransformer):
         init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
     ) -> None:
         arch, sizes = self.resolve_arch(arch), dict(pretrain_size=pretrain_size, img_size=img_size)
+        if not isinstance(reductions, Sequence):
+            raise ValueError(f'reductions must be a list of whole numbers, one per stage, not {reductions!r}')
         plain = [dict(sizes, type='CosineAttention' if r == 1 else 'AggregatedAttention') for r in reductions]
         super().__init__(
             arch,

@@ -37,7 +37,7 @@ class LayerScale(nn.Module):
 
     def __init__(self, dim: int, value: float) -> None:
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((dim,), value))
+        self.gamma = nn.Parameter(torch.full((dim,), float(value)))
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (..., dim) -> (..., dim)."""

@@ -127,7 +127,7 @@ ANY_VIT = dict(
     mlp_ratio=[2],
     final_norm=[True, 'all'],
     norm_eps=[1e-2],
-    layer_scale=[None, 0.1],
+    layer_scale=[None, 1],
 )
 ANY_PREFIX = dict(class_token=[False, True], registers=[0, 2], rope=[None, 10.0], qkv_bias=[False, True])
 

@@ -158,3 +158,6 @@ def test_mistakes():
     ):
         with pytest.raises(ValueError, match=message):
             NAT(dict(ARCH, **change), out_indices=(0,))
+    for dilations in (2, (), (1, 2)):
+        with pytest.raises(ValueError, match='dilations must be a list of 4, one per stage, not '):
+            DiNAT('mini', dilations=dilations)

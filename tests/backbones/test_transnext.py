@@ -47,3 +47,9 @@ def test_weights_of_others_are_named():
     pvt = CASES['ShuntedTransformer'].build(CASES['ShuntedTransformer'].small, stem='convolution', attention=of_pvt)
     with pytest.raises(CheckpointError, match='they look like a TransNeXt'):
         pvt.load_state_dict(case.build(case.small).state_dict())
+
+
+def test_reductions_are_a_list():
+    """As those of the Shunted Transformer are."""
+    with pytest.raises(ValueError, match='reductions must be a list of whole numbers, one per stage, not 8'):
+        TransNeXt('micro', reductions=8)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..ops import multi_head_attention, window_attention
 from ..ops.any_size import crop, pad_to_multiple
-from ..ops.backend import autocast_dtype, triton_multiplies
+from ..ops.backend import autocast_dtype, has_hooks, triton_multiplies
 from ..ops.window_attention import is_small
 from ..ops.windows import join_windows, mask_for, relative_bias, shifts_of, split_windows
 from .ghost import ghost_head
@@ -77,8 +77,7 @@ class Windows(nn.Module):
         if dropped or attention.backend not in (None, 'triton') or not isinstance(project, nn.Linear):
             return False
         # Hooks expect windows.
-        hooked = [project] if attention is self else [attention, project]
-        if any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in hooked):
+        if has_hooks(project) or attention is not self and has_hooks(attention):
             return False
         served = triton_multiplies(x, autocast_dtype(x)) and is_small(self.window_size, x.shape[-1] // self.num_heads)
         return served or attention.backend == 'triton'

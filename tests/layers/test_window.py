@@ -142,6 +142,12 @@ def hooked(layer):
     return layer
 
 
+def replaced():
+    layer = mixer(MeanShiftWindowAttention)
+    layer.attn.forward = layer.attn.forward  # as accelerate does
+    return layer
+
+
 class LowRank(torch.nn.Module):
     """A projection of another package around the own one."""
 
@@ -165,12 +171,13 @@ def low_rank():
         (lambda: mixer(attn_drop_rate=0.1).eval(), True),
         (lambda: hooked(mixer()), False),
         (lambda: hooked(mixer(MeanShiftWindowAttention)), False),
+        (replaced, False),
         (low_rank, False),
         (partial(mixer, MeanShiftWindowAttention, form='residual'), False),
         (partial(mixer, MeanShiftWindowAttention, sharing='QKKQW'), False),
         (partial(mixer, MeanShiftWindowAttention, steps=2), False),
     ],
-    ids=['swin', 'dropout of msf', 'dropout', 'eval', 'hook', 'hook of msf', 'lora', 'residual', 'sharing', 'steps'],
+    ids=['swin', 'msf dropout', 'dropout', 'eval', 'hook', 'msf hook', 'own', 'lora', 'residual', 'sharing', 'steps'],
 )
 def test_what_one_kernel_is_for(monkeypatch, build, fused):
     """On a GPU, the kernel serves layers that compute what it does. For others, windows are cut out as on the CPU."""

@@ -13,6 +13,7 @@ TARGETS = {
     'ELSASwin': ['post_proj', 'attn.qkv', 'attn.proj', 'fc1', 'fc2'],
     'MSFSwin': ['pre_proj', 'post_proj', 'fc1', 'fc2'],
     'MSFViT': ['pre_proj', 'post_proj', 'fc1', 'fc2'],
+    'NAT': ['attn.qkv', 'attn.proj', 'fc1', 'fc2'],
     'ShuntedTransformer': ['attn.q', r'.*attn.kv\d', 'attn.qkv', 'attn.proj', 'fc1', 'fc2'],
     'TransNeXt': ['attn.q', 'attn.kv', 'attn.qkv', 'attn.proj', 'fc1', 'fc2'],
 }

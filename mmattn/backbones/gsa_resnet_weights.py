@@ -3,6 +3,7 @@
 The ResNet may be torchvision's, timm's or MMDetection's, which have the same names.
 """
 
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -75,14 +76,14 @@ def scaled_attention(model: nn.Module, names: list[str], state_dict: dict[str, T
     blocks = [block for block, attn in attentions if isinstance(attn, GlobalSelfAttention) and attn.proj is None]
     if not blocks:  # and an own token mixer may not run on the CPU
         return {}
-    hooks = [block.attn.register_forward_hook(partial(_scale, block)) for block in blocks]
-    hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]
     side = max(model.img_size, 64)  # no map of a single pixel
     images = noise_image(model.in_channels, side, max(min(PIXELS // side**2, 8), 1))
-    with evaluating(model):
+    with ExitStack() as hooks, evaluating(model):
+        for block in blocks:
+            hooks.enter_context(block.attn.register_forward_hook(partial(_scale, block)))
+            if block.attn.bn is not None:
+                hooks.enter_context(block.attn.bn.register_forward_pre_hook(_observe))
         torch.func.functional_call(model, state, images)
-    for hook in hooks:
-        hook.remove()
     return {name: state[name].to(state_dict[name]) for name in names}
 
 

@@ -248,6 +248,14 @@ def test_own_attention_that_does_not_run_here(tmp_path, log):
     assert any('was not compared, since it failed on cpu: NotImplementedError' in line for line in log)
 
 
+def test_a_start_that_fails_leaves_no_hooks():
+    """They would scale attention again in each later pass."""
+    backbone = GSAResNet(**SMALL, attention=[None, None, None, dict(type=OnlyOnGPUs)])
+    with pytest.raises(NotImplementedError):
+        backbone.load_state_dict(GSAResNet(**SMALL, gsa_stages=()).state_dict())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in backbone.modules())
+
+
 @pytest.mark.parametrize('settings', [dict(img_size=1), dict(norm_cfg=dict(type='BN', track_running_stats=False))])
 def test_attention_starts_finite(settings):
     """Also where the smallest map is one pixel, and where norms have learned no variance."""

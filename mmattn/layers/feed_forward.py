@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.backend import has_hooks
-from ..ops.gelu import gelu_linear, kernels_serve
-from ..ops.tokens import before_convolution, by_rows
+from ..ops.gelu import gelu_gated, gelu_linear, kernels_serve
+from ..ops.tokens import before_convolution, by_rows, halves_before_convolution
 from .shunted import LocalEnhancement
 from .token_conv import DepthwiseConv2d
 
@@ -95,6 +95,9 @@ class ConvGLU(MLP):
 
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim / 2)."""
+        if x.device.type == 'cpu':
+            x, gate = halves_before_convolution(self.fc1, x)
+            return self.drop1(gelu_gated(self.dwconv(x), gate))
         return self.drop1(self.dwconv(before_convolution(self.fc1, x), gelu=True, gated=True))
 
 

@@ -22,6 +22,26 @@ def once(gradients: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Te
     ).apply
 
 
+def by_torch(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    """The backward pass of an operator that computes the gradients of ``function``, from torch's operators: for
+    second derivatives, where the operator has no other backend. Third derivatives are refused.
+
+    Returns:
+        a function of the gradients of the operator's results, and of its arguments: the gradient of the result of
+        ``function`` and the arguments of that.
+    """
+
+    def backward(*given: Tensor) -> tuple[Tensor, ...]:
+        count = len(given) // 2
+        arguments = [x.detach().requires_grad_() for x in given[count:]]
+        with torch.enable_grad():
+            out = function(*arguments[1:])
+            first = torch.autograd.grad(out, arguments[1:], arguments[0], create_graph=True)
+            return torch.autograd.grad(first, arguments, given[:count], allow_unused=True, materialize_grads=True)
+
+    return once(backward)
+
+
 def refuse(ctx, *_: Tensor) -> None:
     """The backward pass of a function that computes gradients.
 

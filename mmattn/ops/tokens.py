@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .backend import has_hooks
 from .tracing import is_exporting, is_plain, is_tracing
 
 #: numbers of a hidden map in memory at a time, for inference on the CPU: 4 MB of float32 fit the cache
@@ -27,6 +28,15 @@ def before_convolution(layer: nn.Linear, x: Tensor) -> Tensor:
         weight = layer.weight[:, :, None, None]
         return F.conv2d(x.permute(0, 3, 1, 2), weight, layer.bias).permute(0, 2, 3, 1)
     return layer(x)
+
+
+def halves_before_convolution(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The two halves of the channels of :func:`before_convolution`, of which a convolution reads the first."""
+    if type(layer) is not nn.Linear or layer.bias is None or has_hooks(layer) or is_exporting():
+        return before_convolution(layer, x).chunk(2, -1)
+    # Of a map with both halves, the convolution would copy one, which takes longer than a depth-wise convolution.
+    weights, biases = layer.weight.chunk(2), layer.bias.chunk(2)
+    return F.linear(x, weights[0], biases[0]), F.linear(x, weights[1], biases[1])
 
 
 def batch_normed(norm: nn.Module, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import nn
 
 from mmattn.layers import MLP
 from mmattn.layers.feed_forward import DetailMLP
-from mmattn.ops import gelu
+from mmattn.ops import gelu, library
 
 
 @pytest.fixture
@@ -39,6 +39,23 @@ def test_kernels_in_an_mlp(kernels, monkeypatch, order):
 
     torch.testing.assert_close(run(True), run(False), rtol=1e-4, atol=1e-4)
     assert [sum(kept[: kept.index(None)]), sum(filter(None, kept))] == [1, 3]
+
+
+@pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
+def test_gated_in_cpp():
+    """Values, gradients and second derivatives are torch's, also of the last numbers and of large ones."""
+
+    def run(dtype):
+        torch.manual_seed(0)
+        inputs = [(4 * torch.randn(3, 1, 7, 211, dtype=torch.float64)).to(dtype).requires_grad_() for _ in range(2)]
+        out = gelu.gelu_gated(*inputs)
+        first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
+        second = torch.autograd.grad(first[0].sum(), inputs, materialize_grads=True, allow_unused=True)
+        return [x.detach() for x in (out, *first, *second)]
+
+    expected = run(torch.float64)
+    for found, exact in zip(run(torch.float32), expected):
+        torch.testing.assert_close(found.double(), exact, atol=2e-6 * exact.abs().max().item(), rtol=1e-5)
 
 
 def active_dropout(layer):

@@ -235,7 +235,7 @@ class _AttentionCounter(TorchDispatchMode):
 
     #: matrix product -> the places of its factors among the arguments
     factors = {'mm': (0, 1), 'bmm': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2)}
-    operators = 'scaled_dot_product', 'axial_sum', 'neighbourhood_attention', 'aggregated_softmax'
+    operators = 'scaled_dot_product', 'axial_sum', 'neighbourhood_attention', 'aggregated_attention'
 
     def __init__(self, counter: FlopCounterMode) -> None:
         super().__init__()
@@ -279,10 +279,13 @@ def operator_formulas() -> dict:
             torch.ops.mmattn.neighbourhood_sum: _neighbourhood_flops,
             # the gradients of weights and values, of factors and summands
             torch.ops.mmattn.neighbourhood_sum_backward: lambda _, *shapes, **__: 2 * _neighbourhood_flops(*shapes),
-            torch.ops.mmattn.aggregated_softmax: _aggregated_flops,
-            torch.ops.mmattn.aggregated_softmax_backward: lambda _, of_far, *shapes, **__: (
+            torch.ops.mmattn.aggregated_attention: _aggregated_flops,
+            torch.ops.mmattn.aggregated_attention_backward: lambda _, *shapes, **__: (
                 5 * _aggregated_flops(*shapes) // 2
             ),
+            torch.ops.mmattn.relu_of_pairs: _pairs_flops,
+            # the gradients of weights and of the hidden map, those of the layer before left out, as its input has none
+            torch.ops.mmattn.relu_of_pairs_backward: lambda _, *shapes, **__: 2 * _pairs_flops(*shapes),
             torch.ops.mmattn.neighbourhood_attention: _neighbourhood_attention_flops,
             # as of fused attention: the scores again, and four gradients
             torch.ops.mmattn.neighbourhood_attention_backward: lambda _, *shapes, **__: (
@@ -316,8 +319,16 @@ def _neighbourhood_attention_flops(
     return 2 * 2 * math.prod(query) * k**2
 
 
-def _aggregated_flops(query: tuple, key: tuple, *_, **__) -> int:
-    return 2 * 2 * math.prod(query) * math.prod(key[1:3])
+def _aggregated_flops(
+    query: tuple, key_value: tuple, pooled: tuple, scale: tuple, embedding: tuple, bias: tuple, *_, **__
+) -> int:
+    """Neighbours also have products with the learnable tokens."""
+    return 2 * math.prod(query) * (2 * math.prod(pooled[1:3]) + 3 * bias[1])
+
+
+def _pairs_flops(rows: tuple, columns: tuple, weight: tuple, *_, **__) -> int:
+    """Of both linear layers, the first one from two numbers."""
+    return 2 * rows[0] * columns[0] * rows[1] * (2 + weight[0])
 
 
 def _grouped_conv_flops(x: tuple, weight: tuple, *_, **__) -> int:

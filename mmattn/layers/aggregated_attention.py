@@ -90,13 +90,8 @@ class CosineQueries(nn.Module):
         if side is not None:
             of = ((side, max(side // self.reduction, 1)),) * 2
         rows, columns = (logarithmic_distances(*axis, side is not None, self.side, self.temperature) for axis in of)
-        table = table_of_pairs(self.mlp, rows, columns, HIDDEN, [self.cpb_fc1, self.cpb_fc2])
-        return bias_by_position(table.permute(2, 0, 1), of, to, side is not None)
-
-    def mlp(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """(R) and (S) -> (R, S, heads)."""
-        positions = torch.stack((rows[:, None].expand(-1, columns.shape[0]), columns.expand(rows.shape[0], -1)), -1)
-        return self.cpb_fc2(F.relu(self.cpb_fc1(positions)))
+        table = table_of_pairs(self.cpb_fc1, self.cpb_fc2, rows, columns, HIDDEN)
+        return bias_by_position(table, of, to, side is not None)
 
 
 @TOKEN_MIXERS.register_module()

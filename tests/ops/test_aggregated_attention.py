@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mmattn.ops import aggregated_attention, library
-from mmattn.ops.aggregated_attention import PooledBias
+from mmattn.ops.aggregated_attention import PooledBias, table_of_pairs
 from mmattn.ops.any_size import distances, pool_to
 from tests.ops.operators import aggregated, assert_near, results
 
@@ -104,6 +104,23 @@ def test_bias_by_products(of, to):
         out = bias.of_rows(slice(None))
         found.append([out, *torch.autograd.grad((out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum(), x)])
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
+@pytest.mark.parametrize('heads, channels, sizes', [(3, 21, (4, 70)), (9, 32, (2, 16))], ids=['parts', 'heads'])
+def test_table_in_cpp(heads, channels, sizes):
+    """The MLP of all pairs of distances, its gradients and second derivatives, beside torch's layers in float64."""
+    layers = torch.nn.Linear(2, channels), torch.nn.Linear(channels, heads)
+    rows, columns = (torch.randn(size) for size in sizes)
+    upstream, found = torch.randn(heads, *sizes), []
+    for dtype in (torch.float32, torch.float64):
+        first, second = (layer.to(dtype) for layer in layers)
+        out = table_of_pairs(first, second, rows.to(dtype), columns.to(dtype), channels)
+        weights = [x for layer in layers for x in layer.parameters()]
+        gradients = torch.autograd.grad((out.pow(2) * upstream.to(dtype)).sum(), weights, create_graph=True)
+        twice = torch.autograd.grad(gradients[2].square().sum(), weights)
+        found.append([x.detach() for x in (out, *gradients, *twice)])
+    assert_near(*found, 1e-5)
 
 
 @pytest.mark.parametrize('size, pooled', [((7, 10), (3, 4)), ((8, 4), (2, 4)), ((1, 5), (1, 1))], ids=str)

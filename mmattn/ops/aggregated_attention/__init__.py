@@ -69,8 +69,8 @@ def aggregated_attention(
         tokens: (heads, d, k * k), t.
         token_bias: (heads, k * k), c.
         dropout_p: probability of dropping a weight of the softmax.
-        backend: 'reference', 'shifted', which makes no copy per neighbour, 'cpp' (the CPU, in float32), which also has
-            no weights of pooled tokens in memory, or 'triton' (GPUs, 16 bits, d of at most 64). The last two have
+        backend: 'reference', 'shifted', which makes no copy per neighbour, 'cpp' (the CPU, in float32), which has no
+            weights in memory, or 'triton' (GPUs, 16 bits, d of at most 64). The last two have
             neither dropout nor second derivatives, and torch.func does not take them. On the CPU, the sum over
             neighbours of 'shifted' is in C++, too, without second derivatives. None chooses the fastest that can serve.
 

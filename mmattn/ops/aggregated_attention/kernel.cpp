@@ -1,24 +1,26 @@
-// Attention to neighbours and pooled tokens in one softmax on the CPU, in float32, and its gradients:
+// Aggregated attention on the CPU, in float32, and its gradients: the equations of reference.py.
 //
-//     (near[n], weights) = softmax_{t, m}(local[n, t], query[n] . key[m] + bias[n, m]),  far[n] = sum_m weights[m] value[m]
+// query: (B, H, W, heads, d); key_value: (B, H, W, 2, heads, d); pooled: (B, h, w, 2, heads, d). Pixels of these maps are
+// `..._stride` apart. scale: (heads), the factor of the queries besides the logarithm of the number of keys. embedding:
+// (heads, d); bias, token_bias: (heads, k * k); tokens: (heads, d, k * k); out: (B, H, W, heads, d). k is odd; or 0: no
+// neighbours.
 //
-// for every pixel n, head and image. The logits of the neighbours, `local`, are given, and -inf if there is none; their
-// weights, `near`, are a result. query: (B, H, W, heads, d); key, value of the pooled tokens: (B, h, w, heads, d). Pixels
-// of these maps are `..._stride` apart. local, near: (B, H, W, heads, taps); far: (B, H, W, heads, d).
+// The bias of pooled token (i, j) for pixel (y, x) is
 //
-//     bias[(y, x), (i, j)] = by_row[y, i, columns[x, j]]
+//     by_row[y, i, columns[x, j]]
 //
 // by_row: (heads, H, h, places). columns: (X, J), whole numbers. If that is not (W, w), the bias is interpolated from X
 // and J columns, bilinearly.
 //
-// Only the weights of a tile of pixels are in memory. In products with keys, a vector holds pooled tokens; in the bias, it
-// holds neighbouring pixels; elsewhere, channels.
+// A vector holds neighbouring pixels of a row, a tile. Only the weights of a tile are in memory. The maps of a head are
+// packed row by row, channel after channel, with zeros around them.
 //
 // cpp.py calls it.
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <vector>
 
 #include "../vector.h"
@@ -26,12 +28,13 @@
 namespace {
 
 constexpr float INFINITE = std::numeric_limits<float>::infinity();
-constexpr int64_t WIDEST = 16;    // numbers of a vector
-constexpr int64_t PIXELS = 8;     // of a tile
-constexpr int64_t BLOCK = 2;      // vectors at a time
-constexpr int64_t ROW_TASKS = 24; // at least so many tasks share the gradients, if there are rows enough
+constexpr float LEAST_NORM = 1e-6f;  // as in reference.py
+constexpr int64_t WIDEST = 16;       // numbers of a vector
+constexpr int64_t BLOCK = 12;        // sums at a time
+constexpr int64_t ROW_TASKS = 24;    // at least so many tasks share the gradients, if there are rows enough
 
 int64_t padded(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
+int64_t blocks(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
 
 // Where a point of an axis of `size` lies on one of `length`: at first + share, in torch's bilinear interpolation.
 struct Between {
@@ -46,338 +49,580 @@ struct Between {
 };
 
 struct Maps {
-  const float *query, *key, *value, *local, *by_row;
-  int64_t B, H, W, heads, d, h, w, taps, places, X, J, query_stride, key_stride, value_stride;
-  int64_t M, across, width;  // pooled tokens; numbers of a packed row of them, and of channels
+  const float *query, *key_value, *pooled, *scale, *embedding, *bias, *by_row, *tokens, *token_bias;
+  int64_t B, H, W, heads, d, h, w, k, places, X, J, query_stride, stride, pooled_stride;
+  int64_t M, taps, reach;
+  int64_t across, pitch;      // pixels of a row in whole vectors, and with what is around them
+  int64_t width;              // channels in whole vectors
   std::vector<int> place;     // (J, X)
   std::vector<Between> x, j;  // of W and of w
   bool whole;                 // nothing is interpolated
   bool neighbours;            // so it is, and the places of neighbouring pixels are neighbours, too
+  std::vector<float> lengths;  // (1 + k, across): the logarithm of the number of keys, by that of rows of neighbours
+  std::vector<float> outside;  // (k, across): of the columns of neighbours, -inf outside of the map, else 0
 
-  Maps(const float *query, const float *key, const float *value, const float *local, const float *by_row,
-       const float *columns, const int64_t *numbers)
-      : query(query), key(key), value(value), local(local), by_row(by_row) {
+  Maps(const float *query, const float *key_value, const float *pooled, const float *scale, const float *embedding,
+       const float *bias, const float *by_row, const float *columns, const float *tokens, const float *token_bias,
+       const int64_t *numbers)
+      : query(query), key_value(key_value), pooled(pooled), scale(scale), embedding(embedding), bias(bias),
+        by_row(by_row), tokens(tokens), token_bias(token_bias) {
     std::memcpy(&B, numbers, 14 * sizeof(int64_t));
     M = h * w;
-    across = padded(M, BLOCK * WIDEST);
+    taps = k * k;
+    reach = k / 2;
+    across = padded(W, WIDEST);
+    pitch = across + 2 * reach;
     width = padded(d, WIDEST);
     for (int64_t i = 0; i < J; ++i)
       for (int64_t n = 0; n < X; ++n) place.push_back(columns[n * J + i]);
-    for (int64_t n = 0; n < padded(W, PIXELS); ++n) x.push_back(Between(std::min(n, W - 1), W, X));
+    for (int64_t n = 0; n < across; ++n) x.push_back(Between(std::min(n, W - 1), W, X));
     for (int64_t i = 0; i < w; ++i) j.push_back(Between(i, w, J));
     whole = W == X && w == J;
     neighbours = whole;
     for (int64_t i = 0; i < J; ++i)
       for (int64_t n = 1; n < X; ++n) neighbours &= place[i * X + n] == place[i * X + n - 1] + 1;
+    for (int64_t rows = 0; rows <= k; ++rows)
+      for (int64_t n = 0; n < across; ++n) {
+        const int64_t inside = std::min(n + reach, W - 1) - std::max<int64_t>(n - reach, 0) + 1;
+        lengths.push_back(std::log(double(rows * std::max<int64_t>(inside, 0) + M)));
+      }
+    for (int64_t i = -reach; i < k - reach; ++i)
+      for (int64_t n = 0; n < across; ++n) outside.push_back(n + i < 0 || n + i >= W ? -INFINITE : 0.f);
   }
   int64_t pixel(int64_t image, int64_t y, int64_t x) const { return (image * H + y) * W + x; }
+  bool has(int64_t y) const { return y >= 0 && y < H; }
 };
 
+// The gradient of the result, and those that one task alone writes.
 struct Gradients {
-  const float *near, *far;
-  float *query, *key, *value, *local, *by_row;
+  const float *out;
+  float *query, *by_row;
 };
 
-// What one thread works on. Pooled tokens are packed as (d, across) and (M, width), a tile of pixels as (PIXELS, width).
+// Allocates at whole lines of the cache, so that vectors do not lie in two of them.
+template <class Number>
+struct Lines {
+  typedef Number value_type;
+  Number *allocate(size_t n) { return static_cast<Number *>(::operator new(n * sizeof(Number), std::align_val_t(64))); }
+  void deallocate(Number *p, size_t) { ::operator delete(p, std::align_val_t(64)); }
+  bool operator==(const Lines &) const { return true; }
+  bool operator!=(const Lines &) const { return false; }
+};
+typedef std::vector<float, Lines<float>> Numbers;
+
+// What one thread works on. A tile of n numbers a pixel is (n, lanes).
 struct Buffers {
-  std::vector<float> keys, values, query, logits, sums, keys_along, values_across, grad, grad_logits, columns;
-  Buffers(const Maps &a, bool backward)
-      : keys(a.d * a.across), values(a.M * a.width), query(PIXELS * a.width), logits(PIXELS * a.across),
-        sums(PIXELS * a.width), columns(a.J * PIXELS) {
+  // of a head: pooled keys, values and learnable tokens (M, d) for sums over channels, (M / BLOCK, d, BLOCK), and
+  // `..._along` for those over tokens, (d / BLOCK, M, BLOCK)
+  Numbers keys, values, tokens, keys_along, values_along, tokens_along, inverse;
+  Numbers map_keys, map_values;  // k rows of the map, (d, pitch) each
+  Numbers query, unit, scaled, near, added, far, out, columns;
+  // of the backward pass; `rows_of_...` are k rows as map_keys
+  Numbers grad, grad_near, grad_far, grad_scaled, along, rows_of_scaled, rows_of_grad, rows_of_logits, rows_of_weights;
+
+  Buffers(const Maps &a, bool backward) {
+    const int64_t M = padded(a.M, BLOCK), taps = padded(a.taps, BLOCK), d = padded(a.d, BLOCK), rows = a.k * a.pitch;
+    keys.resize(M * a.d);
+    values_along.resize(a.M * d);
+    tokens.resize(taps * a.d);
+    inverse.resize(a.M);
+    map_keys.resize(a.d * rows);
+    map_values.resize(a.d * rows);
+    for (auto *tile : {&query, &unit, &scaled, &out}) tile->resize(d * WIDEST);
+    for (auto *tile : {&near, &added}) tile->resize(taps * WIDEST);
+    far.resize(M * WIDEST);
+    columns.resize(a.J * WIDEST);
     if (!backward) return;
-    keys_along.resize(a.M * a.width);
-    values_across.resize(a.d * a.across);
-    grad.resize(PIXELS * a.width);
-    grad_logits.resize(PIXELS * a.across);
+    keys_along.resize(a.M * d);
+    values.resize(M * a.d);
+    tokens_along.resize(a.taps * d);
+    for (auto *tile : {&grad, &grad_scaled}) tile->resize(d * WIDEST);
+    along.resize(a.width * WIDEST);
+    grad_near.resize(taps * WIDEST);
+    grad_far.resize(M * WIDEST);
+    for (auto *map : {&rows_of_scaled, &rows_of_grad}) map->resize(a.d * rows);
+    for (auto *map : {&rows_of_logits, &rows_of_weights}) map->resize(a.taps * rows);
   }
 };
 
-// The tokens of a head, `stride` apart, to (d, across).
-INLINE void pack_across(const Maps &a, const float *tokens, int64_t stride, float *out) {
-  for (int64_t m = 0; m < a.M; ++m)
-    for (int64_t c = 0; c < a.d; ++c) out[c * a.across + m] = tokens[m * stride + c];
+// `count` pixels of a head, `stride` apart, to (d, lanes). Those beyond are the last one.
+template <class T>
+INLINE void read_tile(const float *pixels, int64_t stride, int64_t count, int64_t d, float *out) {
+  constexpr int64_t L = lanes<T>();
+  for (int64_t first = 0; first < L; first += 8) {
+    const float *from[8];
+    for (int64_t n = 0; n < 8; ++n) from[n] = pixels + std::min(first + n, count - 1) * stride;
+    int64_t c = 0;
+    for (; c + 8 <= d; c += 8) {
+      Vector tile[8];
+      for (int64_t n = 0; n < 8; ++n) tile[n] = load<Vector>(from[n] + c);
+      transpose(tile);
+      for (int64_t n = 0; n < 8; ++n) store(out + (c + n) * L + first, tile[n]);
+    }
+    for (; c < d; ++c)
+      for (int64_t n = 0; n < 8; ++n) out[c * L + first + n] = from[n][c];
+  }
 }
 
-// Of `count` pixels or tokens of a head, `stride` apart, to (count, width).
-INLINE void pack_along(const Maps &a, const float *pixels, int64_t stride, int64_t count, float *out) {
-  for (int64_t n = 0; n < count; ++n) std::copy_n(pixels + n * stride, a.d, out + n * a.width);
+// The other way, for `count` pixels.
+template <class T>
+INLINE void write_tile(const float *tile, int64_t stride, int64_t count, int64_t d, float *pixels) {
+  constexpr int64_t L = lanes<T>();
+  for (int64_t first = 0; first < count; first += 8) {
+    const int64_t there = std::min<int64_t>(8, count - first);
+    int64_t c = 0;
+    for (; c + 8 <= d; c += 8) {
+      Vector part[8];
+      for (int64_t n = 0; n < 8; ++n) part[n] = load<Vector>(tile + (c + n) * L + first);
+      transpose(part);
+      for (int64_t n = 0; n < there; ++n) store(pixels + (first + n) * stride + c, part[n]);
+    }
+    for (; c < d; ++c)
+      for (int64_t n = 0; n < there; ++n) pixels[(first + n) * stride + c] = tile[c * L + first + n];
+  }
 }
 
-INLINE void pack_head(const Maps &a, int64_t image, int64_t head, Buffers &u) {
-  const float *key = a.key + image * a.M * a.key_stride + head * a.d;
-  const float *value = a.value + image * a.M * a.value_stride + head * a.d;
-  pack_across(a, key, a.key_stride, u.keys.data());
-  pack_along(a, value, a.value_stride, a.M, u.values.data());
-  if (u.grad.empty()) return;
-  pack_along(a, key, a.key_stride, a.M, u.keys_along.data());
-  pack_across(a, value, a.value_stride, u.values_across.data());
+// 1 / norm of the pixels of a tile.
+template <class T>
+INLINE T inverse_norms(const float *tile, int64_t d) {
+  T sum = {};
+  for (int64_t c = 0; c < d; ++c) sum += load<T>(tile + c * lanes<T>()) * load<T>(tile + c * lanes<T>());
+  float all[lanes<T>()];
+  store(all, sum);
+  for (float &one : all) one = 1 / std::max(std::sqrt(one), LEAST_NORM);
+  return load<T>(all);
 }
 
-// The bias of a tile of pixels from x on, (PIXELS, across); -inf beyond the tokens. Pixels beyond the row have that of the
-// last one.
+// x * inverse is a vector of norm 1. Its gradient to that of x, in place.
+template <class T>
+INLINE void through_norm(float *grad, const float *unit, T inverse, int64_t d) {
+  constexpr int64_t L = lanes<T>();
+  T product = {};
+  for (int64_t c = 0; c < d; ++c) product += load<T>(grad + c * L) * load<T>(unit + c * L);
+  product = inverse < 1 / LEAST_NORM ? product : T{};
+  for (int64_t c = 0; c < d; ++c)
+    store(grad + c * L, inverse * (load<T>(grad + c * L) - product * load<T>(unit + c * L)));
+}
+
+INLINE float inverse_norm(const float *x, int64_t d) {
+  float sum = 0;
+  for (int64_t c = 0; c < d; ++c) sum += x[c] * x[c];
+  return 1 / std::max(std::sqrt(sum), LEAST_NORM);
+}
+
+// The same for one vector; out may be grad.
+INLINE void through_norm(const float *grad, const float *x, int64_t d, float *out) {
+  const float inverse = inverse_norm(x, d);
+  float product = 0;
+  for (int64_t c = 0; c < d; ++c) product += grad[c] * x[c];
+  product = inverse < 1 / LEAST_NORM ? product * inverse * inverse : 0;
+  for (int64_t c = 0; c < d; ++c) out[c] = inverse * (grad[c] - product * x[c]);
+}
+
+// (count, d), `stride` and `step` apart, to (count / BLOCK, d, BLOCK) and to (d / BLOCK, count, BLOCK).
+INLINE void pack(
+    const float *x, int64_t stride, int64_t step, const float *factors, int64_t count, int64_t d, float *out,
+    float *along) {
+  for (int64_t m = 0; m < count; ++m) {
+    const float factor = factors ? factors[m] : 1.f;
+    for (int64_t c = 0; c < d; ++c) {
+      const float number = x[m * stride + c * step] * factor;
+      if (out) out[(m / BLOCK * d + c) * BLOCK + m % BLOCK] = number;
+      if (along) along[(c / BLOCK * count + m) * BLOCK + c % BLOCK] = number;
+    }
+  }
+}
+
+INLINE void pack_head(const Maps &a, int64_t image, int64_t head, bool backward, Buffers &u) {
+  const float *key = a.pooled + image * a.M * a.pooled_stride + head * a.d, *value = key + a.heads * a.d;
+  for (int64_t m = 0; m < a.M; ++m) u.inverse[m] = inverse_norm(key + m * a.pooled_stride, a.d);
+  float *keys = backward ? u.keys_along.data() : nullptr, *values = backward ? u.values.data() : nullptr;
+  pack(key, a.pooled_stride, 1, u.inverse.data(), a.M, a.d, u.keys.data(), keys);
+  pack(value, a.pooled_stride, 1, nullptr, a.M, a.d, values, u.values_along.data());
+  float *tokens = backward ? u.tokens_along.data() : nullptr;
+  pack(a.tokens + head * a.d * a.taps, 1, a.taps, nullptr, a.taps, a.d, u.tokens.data(), tokens);
+}
+
+INLINE float *slot(const Maps &a, Numbers &rows, int64_t y, int64_t size) {
+  return rows.data() + y % a.k * size * a.pitch;
+}
+
+// Writes a tile to packed rows, and zeros beyond the map.
+template <class T>
+INLINE void put_tile(const Maps &a, const float *tile, int64_t size, int64_t x, int64_t count, float *row) {
+  for (int64_t c = 0; c < size; ++c, row += a.pitch) {
+    float *to = row + a.reach + x;
+    store(to, load<T>(tile + c * lanes<T>()));
+    if (count < lanes<T>()) std::fill(to + count, row + a.pitch, 0.f);
+  }
+}
+
+// Keys of norm 1 and values of a row of the map, if it has that row.
+template <class T>
+INLINE void pack_row(const Maps &a, int64_t image, int64_t head, int64_t y, Buffers &u) {
+  if (!a.has(y)) return;
+  float *keys = slot(a, u.map_keys, y, a.d), *values = slot(a, u.map_values, y, a.d);
+  for (int64_t x = 0; x < a.W; x += lanes<T>()) {
+    const int64_t count = std::min(lanes<T>(), a.W - x);
+    const float *key = a.key_value + a.pixel(image, y, x) * a.stride + head * a.d;
+    float *tile = u.query.data();
+    read_tile<T>(key, a.stride, count, a.d, tile);
+    const T inverse = inverse_norms<T>(tile, a.d);
+    for (int64_t c = 0; c < a.d; ++c) store(tile + c * lanes<T>(), load<T>(tile + c * lanes<T>()) * inverse);
+    put_tile<T>(a, tile, a.d, x, count, keys);
+    read_tile<T>(key + a.heads * a.d, a.stride, count, a.d, tile);
+    put_tile<T>(a, tile, a.d, x, count, values);
+  }
+}
+
+// The bias of a tile from x on, (M, lanes). Pixels beyond the row have that of the last one.
+template <class T>
 INLINE void read_bias(const Maps &a, const float *by_row, int64_t x, int64_t count, float *columns, float *out) {
+  constexpr int64_t L = lanes<T>();
   for (int64_t i = 0; i < a.h; ++i, by_row += a.places) {
-    for (int64_t j = 0; j < a.J; ++j) {
+    float *to = a.whole ? out : columns;
+    for (int64_t j = 0; j < a.J; ++j, to += L) {
       const int *place = a.place.data() + j * a.X;
-      if (a.neighbours && count == PIXELS) {
-        store(columns + j * PIXELS, load<Vector>(by_row + place[x]));
+      if (a.neighbours && count == L) {
+        store(to, load<T>(by_row + place[x]));
         continue;
       }
-      for (int64_t n = 0; n < PIXELS; ++n) {
+      for (int64_t n = 0; n < L; ++n) {
         const Between &at = a.x[x + n];
         const float first = by_row[place[at.first]];
-        columns[j * PIXELS + n] = a.whole ? first : first + at.share * (by_row[place[at.second]] - first);
+        to[n] = a.whole ? first : first + at.share * (by_row[place[at.second]] - first);
       }
     }
-    for (int64_t j = 0; j < a.w; j += PIXELS) {
-      Vector tile[PIXELS] = {};
-      const int64_t there = std::min(PIXELS, a.w - j);
-      for (int64_t n = 0; n < there; ++n) {
-        const Between &at = a.j[j + n];
-        tile[n] = load<Vector>(columns + at.first * PIXELS);
-        if (!a.whole) tile[n] += at.share * (load<Vector>(columns + at.second * PIXELS) - tile[n]);
-      }
-      transpose(tile);
-      for (int64_t n = 0; n < PIXELS; ++n) {
-        float *to = out + n * a.across + i * a.w + j;
-        if (there == PIXELS)
-          store(to, tile[n]);
-        else
-          for (int64_t m = 0; m < there; ++m) to[m] = tile[n][m];
-      }
+    for (int64_t j = 0; !a.whole && j < a.w; ++j) {
+      const Between &at = a.j[j];
+      const T first = load<T>(columns + at.first * L);
+      store(out + j * L, first + at.share * (load<T>(columns + at.second * L) - first));
     }
+    out += a.w * L;
   }
-  for (int64_t n = 0; n < PIXELS; ++n) std::fill(out + n * a.across + a.M, out + (n + 1) * a.across, -INFINITE);
 }
 
-// Adds the gradient of by_row, from that of the bias, (PIXELS, across), zero for pixels beyond the row.
+// Adds the gradient of by_row, from that of the bias, (M, lanes), zero for pixels beyond the row.
+template <class T>
 INLINE void add_bias_gradient(
     const Maps &a, const float *grad, int64_t x, int64_t count, float *columns, float *by_row) {
+  constexpr int64_t L = lanes<T>();
   for (int64_t i = 0; i < a.h; ++i, by_row += a.places) {
-    std::fill_n(columns, a.J * PIXELS, 0.f);
-    for (int64_t j = 0; j < a.w; j += PIXELS) {
-      Vector tile[PIXELS] = {};
-      const int64_t there = std::min(PIXELS, a.w - j);
-      for (int64_t n = 0; n < PIXELS; ++n) {
-        const float *from = grad + n * a.across + i * a.w + j;
-        if (there == PIXELS)
-          tile[n] = load<Vector>(from);
-        else
-          for (int64_t m = 0; m < there; ++m) tile[n][m] = from[m];
-      }
-      transpose(tile);
-      for (int64_t n = 0; n < there; ++n) {
-        const Between &at = a.j[j + n];
-        float *first = columns + at.first * PIXELS, *second = columns + at.second * PIXELS;
-        store(first, load<Vector>(first) + (1 - at.share) * tile[n]);
-        store(second, load<Vector>(second) + at.share * tile[n]);
-      }
+    if (!a.whole) std::fill_n(columns, a.J * L, 0.f);
+    for (int64_t j = 0; !a.whole && j < a.w; ++j) {
+      const Between &at = a.j[j];
+      const T own = load<T>(grad + j * L);
+      float *first = columns + at.first * L, *second = columns + at.second * L;
+      store(first, load<T>(first) + (1 - at.share) * own);
+      store(second, load<T>(second) + at.share * own);
     }
-    for (int64_t j = 0; j < a.J; ++j) {
+    const float *from = a.whole ? grad : columns;
+    for (int64_t j = 0; j < a.J; ++j, from += L) {
       const int *place = a.place.data() + j * a.X;
-      if (a.neighbours && count == PIXELS) {
-        store(by_row + place[x], load<Vector>(by_row + place[x]) + load<Vector>(columns + j * PIXELS));
+      if (a.neighbours && count == L) {
+        store(by_row + place[x], load<T>(by_row + place[x]) + load<T>(from));
         continue;
       }
       for (int64_t n = 0; n < count; ++n) {
         const Between &at = a.x[x + n];
-        by_row[place[at.first]] += (1 - at.share) * columns[j * PIXELS + n];
-        by_row[place[at.second]] += at.share * columns[j * PIXELS + n];
+        by_row[place[at.first]] += (1 - at.share) * from[n];
+        if (!a.whole) by_row[place[at.second]] += at.share * from[n];
       }
+    }
+    grad += a.w * L;
+  }
+}
+
+// out[m] += sum_c x[c] * y[m][c], of a tile, for `blocks` of m; y: (blocks, d, BLOCK).
+template <class T>
+INLINE void products(const float *x, const float *y, int64_t d, int64_t blocks, float *out) {
+  constexpr int64_t L = lanes<T>();
+  for (int64_t block = 0; block < blocks; ++block, out += BLOCK * L) {
+    T sum[BLOCK];
+    for (int64_t i = 0; i < BLOCK; ++i) sum[i] = load<T>(out + i * L);
+    for (int64_t c = 0; c < d; ++c, y += BLOCK) {
+      const T own = load<T>(x + c * L);
+      for (int64_t i = 0; i < BLOCK; ++i) sum[i] += y[i] * own;
+    }
+    for (int64_t i = 0; i < BLOCK; ++i) store(out + i * L, sum[i]);
+  }
+}
+
+// out[m][c] += sum_n x[m][n] * y[n][c], over the pixels of a tile; y: (lanes, width).
+template <class T>
+INLINE void add_outer(const float *x, const float *y, int64_t M, int64_t width, float *out) {
+  constexpr int64_t L = lanes<T>();
+  for (int64_t c = 0; c < width; c += L) {
+    T own[L];
+    for (int64_t n = 0; n < L; ++n) own[n] = load<T>(y + n * width + c);
+    for (int64_t m = 0; m < M; ++m) {
+      T sum = load<T>(out + m * width + c);
+      for (int64_t n = 0; n < L; ++n) sum += x[m * L + n] * own[n];
+      store(out + m * width + c, sum);
     }
   }
 }
 
-// out[n][m] += sum_c x[n][c] * y[c][m], of a tile of pixels.
-template <class T>
-INLINE void products(const Maps &a, const float *x, const float *y, float *out) {
-  constexpr int N = lanes<T>() > 8 ? PIXELS : PIXELS / 2;
-  constexpr int64_t L = lanes<T>();
-  for (int64_t m = 0; m < a.across; m += BLOCK * L)
-    for (int64_t first = 0; first < PIXELS; first += N) {
-      T sum[N][BLOCK];
-      for (int n = 0; n < N; ++n)
-        for (int i = 0; i < BLOCK; ++i) sum[n][i] = load<T>(out + (first + n) * a.across + m + i * L);
-      for (int64_t c = 0; c < a.d; ++c) {
-        T own[BLOCK];
-        for (int i = 0; i < BLOCK; ++i) own[i] = load<T>(y + c * a.across + m + i * L);
-        for (int n = 0; n < N; ++n)
-          for (int i = 0; i < BLOCK; ++i) sum[n][i] += x[(first + n) * a.width + c] * own[i];
-      }
-      for (int n = 0; n < N; ++n)
-        for (int i = 0; i < BLOCK; ++i) store(out + (first + n) * a.across + m + i * L, sum[n][i]);
-    }
+// out[t] = sum_c x[c] * row[c][t], for neighbours t in a packed row.
+template <class T, int TAPS>
+INLINE void products_of_taps(const float *x, const float *row, int64_t pitch, int64_t d, float *out) {
+  T sum[TAPS] = {};
+  for (int64_t c = 0; c < d; ++c, row += pitch) {
+    const T own = load<T>(x + c * lanes<T>());
+    for (int64_t t = 0; t < TAPS; ++t) sum[t] += own * load<T>(row + t);
+  }
+  for (int64_t t = 0; t < TAPS; ++t) store(out + t * lanes<T>(), sum[t]);
 }
 
-// out[n][c] = sum_m x[n][m] * y[m][c], of a tile of pixels.
 template <class T>
-INLINE void sums(const Maps &a, const float *x, const float *y, float *out) {
-  constexpr int N = lanes<T>() > 8 ? PIXELS : PIXELS / 2;
+INLINE void products_of_row(const Maps &a, const float *x, const float *row, float *out) {
+  int64_t t = 0;
+  for (; t + 3 <= a.k; t += 3) products_of_taps<T, 3>(x, row + t, a.pitch, a.d, out + t * lanes<T>());
+  for (; t < a.k; ++t) products_of_taps<T, 1>(x, row + t, a.pitch, a.d, out + t * lanes<T>());
+}
+
+// out[c] += sum_t weights[t] * row[c][t], for the k neighbours in a packed row.
+template <class T>
+INLINE void sums_of_row(const Maps &a, const float *weights, const float *row, float *out) {
+  for (int64_t c = 0; c < a.d; ++c, row += a.pitch) {
+    T sum = load<T>(out + c * lanes<T>());
+    for (int64_t t = 0; t < a.k; ++t) sum += load<T>(weights + t * lanes<T>()) * load<T>(row + t);
+    store(out + c * lanes<T>(), sum);
+  }
+}
+
+// Queries of norm 1 of a tile, and scaled ones. Returns 1 / norm of the queries; `length` is the factor of the scaled.
+template <class T>
+INLINE T tile_queries(
+    const Maps &a, int64_t image, int64_t head, int64_t y, int64_t x, int64_t count, Buffers &u, T *length) {
+  read_tile<T>(a.query + a.pixel(image, y, x) * a.query_stride + head * a.d, a.query_stride, count, a.d, u.unit.data());
+  const T inverse = inverse_norms<T>(u.unit.data(), a.d);
+  const int64_t rows = a.k ? std::min(y + a.reach, a.H - 1) - std::max<int64_t>(y - a.reach, 0) + 1 : 0;
+  *length = load<T>(a.lengths.data() + rows * a.across + x) * a.scale[head];
+  for (int64_t c = 0; c < a.d; ++c) {
+    const T unit = load<T>(u.unit.data() + c * lanes<T>()) * inverse;
+    store(u.unit.data() + c * lanes<T>(), unit);
+    store(u.scaled.data() + c * lanes<T>(), (unit + a.embedding[head * a.d + c]) * *length);
+  }
+  return inverse;
+}
+
+// The logits of a tile, and the weights that are added to those of the neighbours.
+template <class T>
+INLINE void tile_logits(const Maps &a, int64_t head, int64_t y, int64_t x, int64_t count, Buffers &u) {
   constexpr int64_t L = lanes<T>();
-  const auto block = [&](int64_t first, int64_t c, auto vectors) INLINE_LAMBDA {
-    constexpr int V = decltype(vectors)::value;
-    T sum[N][V] = {};
-    for (int64_t m = 0; m < a.M; ++m) {
-      T own[V];
-      for (int i = 0; i < V; ++i) own[i] = load<T>(y + m * a.width + c + i * L);
-      for (int n = 0; n < N; ++n)
-        for (int i = 0; i < V; ++i) sum[n][i] += x[(first + n) * a.across + m] * own[i];
+  for (int64_t t = 0; t < a.taps; ++t) store(u.added.data() + t * L, T{} + a.token_bias[head * a.taps + t]);
+  products<T>(u.unit.data(), u.tokens.data(), a.d, blocks(a.taps), u.added.data());
+  for (int64_t i = 0; i < a.k; ++i) {
+    float *near = u.near.data() + i * a.k * L;
+    if (!a.has(y + i - a.reach)) {
+      std::fill_n(near, a.k * L, -INFINITE);
+      continue;
     }
-    for (int n = 0; n < N; ++n)
-      for (int i = 0; i < V; ++i) store(out + (first + n) * a.width + c + i * L, sum[n][i]);
+    products_of_row<T>(a, u.scaled.data(), slot(a, u.map_keys, y + i - a.reach, a.d) + x, near);
+    for (int64_t t = 0; t < a.k; ++t) {
+      const T beyond = load<T>(a.outside.data() + t * a.across + x);
+      store(near + t * L, load<T>(near + t * L) + a.bias[(head * a.k + i) * a.k + t] + beyond);
+    }
+  }
+  read_bias<T>(a, a.by_row + (head * a.H + y) * a.h * a.places, x, count, u.columns.data(), u.far.data());
+  products<T>(u.scaled.data(), u.keys.data(), a.d, blocks(a.M), u.far.data());
+}
+
+// Logits of a tile to exponentials, in place. Returns 1 / their sum, which makes weights of them.
+template <class T>
+INLINE T softmax(const Maps &a, float *near, float *far) {
+  constexpr int64_t L = lanes<T>();
+  T most = load<T>(far), sum = {};
+  const auto larger = [&](const float *logits, int64_t count) INLINE_LAMBDA {
+    for (int64_t m = 0; m < count; ++m) {
+      const T other = load<T>(logits + m * L);
+      most = other > most ? other : most;
+    }
   };
-  for (int64_t first = 0; first < PIXELS; first += N)
-    for (int64_t c = 0; c < a.d;) {
-      if (a.d - c > L) {
-        block(first, c, std::integral_constant<int, 2>());
-        c += 2 * L;
-      } else {
-        block(first, c, std::integral_constant<int, 1>());
-        c += L;
-      }
+  const auto exponentials = [&](float *logits, int64_t count) INLINE_LAMBDA {
+    for (int64_t m = 0; m < count; ++m) {
+      const T weight = exponential(load<T>(logits + m * L) - most);
+      sum += weight;
+      store(logits + m * L, weight);
     }
-}
-
-// out[m][c] += sum_n x[n][m] * y[n][c], of a tile of pixels.
-template <class T>
-INLINE void add_outer(const Maps &a, const float *x, const float *y, float *out) {
-  constexpr int64_t L = lanes<T>();
-  for (int64_t c = 0; c < a.d; c += L) {
-    T own[PIXELS];
-    for (int n = 0; n < PIXELS; ++n) own[n] = load<T>(y + n * a.width + c);
-    for (int64_t m = 0; m < a.M; ++m) {
-      T sum = load<T>(out + m * a.width + c);
-      for (int n = 0; n < PIXELS; ++n) sum += x[n * a.across + m] * own[n];
-      store(out + m * a.width + c, sum);
-    }
-  }
-}
-
-template <class T>
-INLINE float largest_of(T x) {
-  float all[lanes<T>()];
-  store(all, x);
-  return *std::max_element(all, all + lanes<T>());
-}
-
-template <class T>
-INLINE float sum_of(T x) {
-  float all[lanes<T>()], sum = 0;
-  store(all, x);
-  for (float one : all) sum += one;
-  return sum;
-}
-
-// The logits of `count` pixels from x on of a row.
-template <class T>
-INLINE void tile_logits(const Maps &a, int64_t image, int64_t head, int64_t y, int64_t x, int64_t count, Buffers &u) {
-  const float *query = a.query + a.pixel(image, y, x) * a.query_stride + head * a.d;
-  pack_along(a, query, a.query_stride, count, u.query.data());
-  read_bias(a, a.by_row + (head * a.H + y) * a.h * a.places, x, count, u.columns.data(), u.logits.data());
-  products<T>(a, u.query.data(), u.keys.data(), u.logits.data());
-}
-
-// Writes the exponentials of a pixel: to `near` those of its neighbours, and in place of its logits those of the pooled
-// tokens. Returns 1 / their sum, which makes weights of them.
-template <class T>
-INLINE float softmax(const Maps &a, const float *local, float *logits, float *near) {
-  T most = load<T>(logits);
-  for (int64_t m = lanes<T>(); m < a.across; m += lanes<T>()) {
-    const T other = load<T>(logits + m);
-    most = other > most ? other : most;
-  }
-  float largest = largest_of(most), sum = 0;
-  for (int64_t t = 0; t < a.taps; ++t) largest = std::max(largest, local[t]);
-  for (int64_t t = 0; t < a.taps; ++t) sum += near[t] = std::exp(local[t] - largest);
-  T pooled = {};
-  for (int64_t m = 0; m < a.across; m += lanes<T>()) {
-    const T weight = exponential(load<T>(logits + m) - largest);
-    pooled += weight;
-    store(logits + m, weight);
-  }
-  return 1 / (sum + sum_of(pooled));
+  };
+  larger(near, a.taps);
+  larger(far, a.M);
+  exponentials(near, a.taps);
+  exponentials(far, a.M);
+  return 1 / sum;
 }
 
 template <class T>
 INLINE void forward_rows(
-    const Maps &a, int64_t image, int64_t head, int64_t first, int64_t last, Buffers &u, float *near, float *far) {
-  pack_head(a, image, head, u);
-  for (int64_t y = first; y < last; ++y)
-    for (int64_t x = 0; x < a.W; x += PIXELS) {
-      const int64_t count = std::min(PIXELS, a.W - x);
-      tile_logits<T>(a, image, head, y, x, count, u);
-      float inverse[PIXELS];
-      for (int64_t n = 0; n < count; ++n) {
-        const int64_t place = (a.pixel(image, y, x + n) * a.heads + head) * a.taps;
-        inverse[n] = softmax<T>(a, a.local + place, u.logits.data() + n * a.across, near + place);
-        for (int64_t t = 0; t < a.taps; ++t) near[place + t] *= inverse[n];
-      }
-      sums<T>(a, u.logits.data(), u.values.data(), u.sums.data());
-      for (int64_t n = 0; n < count; ++n) {
-        float *out = far + (a.pixel(image, y, x + n) * a.heads + head) * a.d;
-        for (int64_t c = 0; c < a.d; ++c) out[c] = u.sums[n * a.width + c] * inverse[n];
-      }
+    const Maps &a, int64_t image, int64_t head, int64_t first, int64_t last, Buffers &u, float *out) {
+  constexpr int64_t L = lanes<T>();
+  pack_head(a, image, head, false, u);
+  for (int64_t y = first - a.reach; y < first + a.reach; ++y) pack_row<T>(a, image, head, y, u);
+  for (int64_t y = first; y < last; ++y) {
+    if (a.k) pack_row<T>(a, image, head, y + a.reach, u);
+    for (int64_t x = 0; x < a.W; x += L) {
+      const int64_t count = std::min(L, a.W - x);
+      T length;
+      tile_queries(a, image, head, y, x, count, u, &length);
+      tile_logits<T>(a, head, y, x, count, u);
+      const T inverse = softmax<T>(a, u.near.data(), u.far.data());
+      std::fill(u.out.begin(), u.out.end(), 0.f);
+      products<T>(u.far.data(), u.values_along.data(), a.M, blocks(a.d), u.out.data());
+      for (int64_t c = 0; c < a.d; ++c) store(u.out.data() + c * L, load<T>(u.out.data() + c * L) * inverse);
+      for (int64_t t = 0; t < a.taps; ++t)
+        store(u.near.data() + t * L, load<T>(u.near.data() + t * L) * inverse + load<T>(u.added.data() + t * L));
+      for (int64_t i = 0; i < a.k; ++i)
+        if (a.has(y + i - a.reach))
+          sums_of_row<T>(
+              a, u.near.data() + i * a.k * L, slot(a, u.map_values, y + i - a.reach, a.d) + x, u.out.data());
+      write_tile<T>(u.out.data(), a.heads * a.d, count, a.d, out + (a.pixel(image, y, x) * a.heads + head) * a.d);
     }
-}
-
-// Adds to the gradients of the keys and values of all images, (B, M, width) each, and to those of by_row.
-template <class T>
-INLINE void backward_rows(
-    const Maps &a, const Gradients &g, int64_t head, int64_t first, int64_t last, Buffers &u, float *of_keys,
-    float *of_values) {
-  for (int64_t image = 0; image < a.B; ++image) {
-    pack_head(a, image, head, u);
-    float *of_key = of_keys + image * a.M * a.width, *of_value = of_values + image * a.M * a.width;
-    for (int64_t y = first; y < last; ++y)
-      for (int64_t x = 0; x < a.W; x += PIXELS) {
-        const int64_t count = std::min(PIXELS, a.W - x), place = a.pixel(image, y, x) * a.heads + head;
-        tile_logits<T>(a, image, head, y, x, count, u);
-        pack_along(a, g.far + place * a.d, a.heads * a.d, count, u.grad.data());
-        std::fill(u.grad_logits.begin(), u.grad_logits.end(), 0.f);
-        products<T>(a, u.grad.data(), u.values_across.data(), u.grad_logits.data());
-        for (int64_t n = 0; n < PIXELS; ++n) {
-          float *weights = u.logits.data() + n * a.across, *grad = u.grad_logits.data() + n * a.across;
-          if (n >= count) {
-            std::fill_n(weights, a.across, 0.f);
-            std::fill_n(grad, a.across, 0.f);
-            continue;
-          }
-          const int64_t own = (place + n * a.heads) * a.taps;
-          float *local = g.local + own, mean = 0;  // of the gradients of the weights
-          const float inverse = softmax<T>(a, a.local + own, weights, local);
-          T products = {};
-          for (int64_t m = 0; m < a.across; m += lanes<T>()) {
-            const T weight = load<T>(weights + m) * inverse;
-            store(weights + m, weight);
-            products += weight * load<T>(grad + m);
-          }
-          for (int64_t t = 0; t < a.taps; ++t) mean += (local[t] *= inverse) * g.near[own + t];
-          mean += sum_of(products);
-          for (int64_t t = 0; t < a.taps; ++t) local[t] *= g.near[own + t] - mean;
-          for (int64_t m = 0; m < a.across; m += lanes<T>())
-            store(grad + m, load<T>(weights + m) * (load<T>(grad + m) - mean));
-        }
-        sums<T>(a, u.grad_logits.data(), u.keys_along.data(), u.sums.data());
-        for (int64_t n = 0; n < count; ++n)
-          std::copy_n(u.sums.data() + n * a.width, a.d, g.query + (place + n * a.heads) * a.d);
-        add_outer<T>(a, u.grad_logits.data(), u.query.data(), of_key);
-        add_outer<T>(a, u.logits.data(), u.grad.data(), of_value);
-        float *by_row = g.by_row + (head * a.H + y) * a.h * a.places;
-        add_bias_gradient(a, u.grad_logits.data(), x, count, u.columns.data(), by_row);
-      }
   }
 }
 
-#define ROWS(NAME, TARGET, T)                                                                               \
-  TARGET void forward_##NAME(                                                                               \
-      const Maps &a, int64_t image, int64_t head, int64_t first, int64_t last, Buffers &u, float *near,     \
-      float *far) {                                                                                         \
-    forward_rows<T>(a, image, head, first, last, u, near, far);                                             \
-  }                                                                                                         \
-  TARGET void backward_##NAME(                                                                              \
-      const Maps &a, const Gradients &g, int64_t head, int64_t first, int64_t last, Buffers &u,             \
-      float *of_keys, float *of_values) {                                                                   \
-    backward_rows<T>(a, g, head, first, last, u, of_keys, of_values);                                       \
+// What a backward task of some rows of a head has of the gradients that others add to.
+struct Shares {
+  float *pooled;  // (B, 2, M, width), of keys of norm 1
+  float *map;     // (B, rows, W, 2, d), of keys of norm 1, of the rows and `reach` more above and below
+  int64_t rows;   // from the map of an image to that of the next one
+  // of scale and embedding, (1 + d, WIDEST); of bias and token_bias, (2 * k * k, WIDEST); and of tokens, (k * k, width)
+  float *sums, *tokens;
+};
+
+// The gradients of the keys and values of row y of the map, from the queries of rows [first, last) that they are
+// neighbours of.
+template <class T>
+INLINE void map_gradients(const Maps &a, int64_t y, int64_t first, int64_t last, Buffers &u, float *out) {
+  constexpr int64_t L = lanes<T>();
+  for (int64_t x = 0; x < a.W; x += L)
+    for (int64_t part = 0; part < 2; ++part) {
+      auto &factors = part ? u.rows_of_weights : u.rows_of_logits, &maps = part ? u.rows_of_grad : u.rows_of_scaled;
+      std::fill(u.out.begin(), u.out.end(), 0.f);
+      for (int64_t i = 0; i < a.k; ++i) {
+        const int64_t of = y - i + a.reach;
+        if (of < first || of >= last) continue;
+        const float *factor = slot(a, factors, of, a.taps) + i * a.k * a.pitch + x;
+        const float *map = slot(a, maps, of, a.d) + x;
+        for (int64_t c = 0; c < a.d; ++c, map += a.pitch) {
+          T sum = load<T>(u.out.data() + c * L);
+          for (int64_t t = 0, at = a.k - 1; t < a.k; ++t, --at)
+            sum += load<T>(factor + t * a.pitch + at) * load<T>(map + at);
+          store(u.out.data() + c * L, sum);
+        }
+      }
+      write_tile<T>(u.out.data(), 2 * a.d, std::min(L, a.W - x), a.d, out + (2 * x + part) * a.d);
+    }
+}
+
+template <class T>
+INLINE void backward_rows(
+    const Maps &a, const Gradients &g, int64_t head, int64_t first, int64_t last, Buffers &u, Shares &s) {
+  constexpr int64_t L = lanes<T>();
+  const auto add = [&](float *to, T x) INLINE_LAMBDA { store(to, load<T>(to) + x); };
+  for (int64_t image = 0; image < a.B; ++image) {
+    pack_head(a, image, head, true, u);
+    for (int64_t y = first - a.reach; y < first + a.reach; ++y) pack_row<T>(a, image, head, y, u);
+    float *of_keys = s.pooled + image * 2 * a.M * a.width, *of_values = of_keys + a.M * a.width;
+    float *of_map = s.map + image * s.rows * a.W * 2 * a.d;  // of row first - reach
+    for (int64_t y = first; y < last; ++y) {
+      if (a.k) pack_row<T>(a, image, head, y + a.reach, u);
+      for (int64_t x = 0; x < a.W; x += L) {
+        const int64_t count = std::min(L, a.W - x), place = (a.pixel(image, y, x) * a.heads + head) * a.d;
+        T length;
+        const T norm = tile_queries(a, image, head, y, x, count, u, &length);
+        tile_logits<T>(a, head, y, x, count, u);
+        const T inverse = softmax<T>(a, u.near.data(), u.far.data());
+        read_tile<T>(g.out + place, a.heads * a.d, count, a.d, u.grad.data());
+        for (int64_t c = 0; count < L && c < a.d; ++c) std::fill_n(u.grad.data() + c * L + count, L - count, 0.f);
+
+        // the gradients of the weights, and of the logits
+        std::fill(u.grad_near.begin(), u.grad_near.end(), 0.f);
+        for (int64_t i = 0; i < a.k; ++i)
+          if (a.has(y + i - a.reach))
+            products_of_row<T>(
+                a, u.grad.data(), slot(a, u.map_values, y + i - a.reach, a.d) + x, u.grad_near.data() + i * a.k * L);
+        std::fill(u.grad_far.begin(), u.grad_far.end(), 0.f);
+        products<T>(u.grad.data(), u.values.data(), a.d, blocks(a.M), u.grad_far.data());
+        T mean = {};
+        for (int64_t m = 0; m < a.M; ++m) {
+          const T weight = load<T>(u.far.data() + m * L) * inverse;
+          store(u.far.data() + m * L, weight);
+          mean += weight * load<T>(u.grad_far.data() + m * L);
+        }
+        for (int64_t t = 0; t < a.taps; ++t) {
+          const T weight = load<T>(u.near.data() + t * L) * inverse;
+          store(u.near.data() + t * L, weight);
+          mean += weight * load<T>(u.grad_near.data() + t * L);
+        }
+        for (int64_t m = 0; m < a.M; ++m) {
+          float *grad = u.grad_far.data() + m * L;
+          store(grad, load<T>(u.far.data() + m * L) * (load<T>(grad) - mean));
+        }
+
+        // of the scaled queries, and of what is in them
+        std::fill(u.grad_scaled.begin(), u.grad_scaled.end(), 0.f);
+        products<T>(u.grad_far.data(), u.keys_along.data(), a.M, blocks(a.d), u.grad_scaled.data());
+        std::fill(u.out.begin(), u.out.end(), 0.f);
+        products<T>(u.grad_near.data(), u.tokens_along.data(), a.taps, blocks(a.d), u.out.data());
+        write_tile<T>(u.unit.data(), a.width, L, a.d, u.along.data());
+        add_outer<T>(u.grad_near.data(), u.along.data(), a.taps, a.width, s.tokens);
+        for (int64_t t = 0; t < a.taps; ++t) {
+          float *near = u.near.data() + t * L, *grad = u.grad_near.data() + t * L, *of_bias = s.sums + (1 + a.d) * WIDEST;
+          const T weight = load<T>(near), of_weight = load<T>(grad), of_logit = weight * (of_weight - mean);
+          add(of_bias + t * WIDEST, of_logit);
+          add(of_bias + (a.taps + t) * WIDEST, of_weight);
+          store(grad, of_logit);
+          store(near, weight + load<T>(u.added.data() + t * L));
+        }
+        for (int64_t i = 0; i < a.k; ++i)
+          if (a.has(y + i - a.reach))
+            sums_of_row<T>(
+                a, u.grad_near.data() + i * a.k * L, slot(a, u.map_keys, y + i - a.reach, a.d) + x,
+                u.grad_scaled.data());
+        T of_length = {};
+        for (int64_t c = 0; c < a.d; ++c) {
+          const T grad = load<T>(u.grad_scaled.data() + c * L);
+          of_length += grad * load<T>(u.scaled.data() + c * L);
+          add(s.sums + (1 + c) * WIDEST, grad * length);
+          add(u.out.data() + c * L, grad * length);
+        }
+        add(s.sums, of_length);
+        through_norm<T>(u.out.data(), u.unit.data(), norm, a.d);
+        write_tile<T>(u.out.data(), a.heads * a.d, count, a.d, g.query + place);
+
+        // of keys, values and biases
+        write_tile<T>(u.scaled.data(), a.width, L, a.d, u.along.data());
+        add_outer<T>(u.grad_far.data(), u.along.data(), a.M, a.width, of_keys);
+        write_tile<T>(u.grad.data(), a.width, L, a.d, u.along.data());
+        add_outer<T>(u.far.data(), u.along.data(), a.M, a.width, of_values);
+        add_bias_gradient<T>(
+            a, u.grad_far.data(), x, count, u.columns.data(), g.by_row + (head * a.H + y) * a.h * a.places);
+        if (!a.k) continue;
+        put_tile<T>(a, u.scaled.data(), a.d, x, count, slot(a, u.rows_of_scaled, y, a.d));
+        put_tile<T>(a, u.grad.data(), a.d, x, count, slot(a, u.rows_of_grad, y, a.d));
+        put_tile<T>(a, u.grad_near.data(), a.taps, x, count, slot(a, u.rows_of_logits, y, a.taps));
+        put_tile<T>(a, u.near.data(), a.taps, x, count, slot(a, u.rows_of_weights, y, a.taps));
+      }
+      // Rows of the map whose last query this is; at the end, those that others add to.
+      const int64_t until = !a.k ? y : y + 1 < last ? y - a.reach + 1 : last + a.reach;
+      for (int64_t row = y - a.reach; row < until; ++row)
+        if (a.has(row))
+          map_gradients<T>(
+              a, row, std::max(first, y + 1 - a.k), y + 1, u, of_map + (row - first + a.reach) * a.W * 2 * a.d);
+    }
+  }
+}
+
+#define ROWS(NAME, TARGET, T)                                                                                  \
+  TARGET void forward_##NAME(                                                                                  \
+      const Maps &a, int64_t image, int64_t head, int64_t first, int64_t last, Buffers &u, float *out) {       \
+    forward_rows<T>(a, image, head, first, last, u, out);                                                      \
+  }                                                                                                            \
+  TARGET void backward_##NAME(                                                                                 \
+      const Maps &a, const Gradients &g, int64_t head, int64_t first, int64_t last, Buffers &u, Shares &s) {   \
+    backward_rows<T>(a, g, head, first, last, u, s);                                                           \
   }
 
 ROWS(plain, , Vector)
@@ -390,11 +635,12 @@ BEST_OF_ALL(backward)
 
 extern "C" {
 
-// numbers: B, H, W, heads, d, h, w, taps, places, X, J, query_stride, key_stride, value_stride.
-void aggregated_softmax(
-    const float *query, const float *key, const float *value, const float *local, const float *by_row,
-    const float *columns, float *near, float *far, const int64_t *numbers, int threads) {
-  const Maps a(query, key, value, local, by_row, columns, numbers);
+// numbers: B, H, W, heads, d, h, w, k, places, X, J, query_stride, stride, pooled_stride.
+void aggregated_attention(
+    const float *query, const float *key_value, const float *pooled, const float *scale, const float *embedding,
+    const float *bias, const float *by_row, const float *columns, const float *tokens, const float *token_bias,
+    float *out, const int64_t *numbers, int threads) {
+  const Maps a(query, key_value, pooled, scale, embedding, bias, by_row, columns, tokens, token_bias, numbers);
   const int64_t groups = a.B * a.heads, tasks = threads > 1 ? 4 * threads : 1;
   const int64_t chunks = std::max<int64_t>(1, std::min((tasks + groups - 1) / groups, a.H));
 #pragma omp parallel num_threads(threads)
@@ -403,44 +649,96 @@ void aggregated_softmax(
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < groups * chunks; ++task) {
       const int64_t group = task / chunks, chunk = task % chunks;
-      forward(a, group / a.heads, group % a.heads, a.H * chunk / chunks, a.H * (chunk + 1) / chunks, buffers, near, far);
+      forward(a, group / a.heads, group % a.heads, a.H * chunk / chunks, a.H * (chunk + 1) / chunks, buffers, out);
     }
   }
 }
 
 // grad_by_row is zero on entry. The number of tasks, and so the order of sums, does not depend on that of threads.
-void aggregated_softmax_backward(
-    const float *query, const float *key, const float *value, const float *local, const float *by_row,
-    const float *columns, const float *grad_near, const float *grad_far, float *grad_query, float *grad_key, float *grad_value, float *grad_local,
-    float *grad_by_row, const int64_t *numbers, int threads) {
-  const Maps a(query, key, value, local, by_row, columns, numbers);
-  const Gradients g{grad_near, grad_far, grad_query, grad_key, grad_value, grad_local, grad_by_row};
+void aggregated_attention_backward(
+    const float *query, const float *key_value, const float *pooled, const float *scale, const float *embedding,
+    const float *bias, const float *by_row, const float *columns, const float *tokens, const float *token_bias,
+    const float *grad, float *grad_query, float *grad_key_value, float *grad_pooled, float *grad_scale,
+    float *grad_embedding, float *grad_bias, float *grad_by_row, float *grad_tokens, float *grad_token_bias,
+    const int64_t *numbers, int threads) {
+  const Maps a(query, key_value, pooled, scale, embedding, bias, by_row, columns, tokens, token_bias, numbers);
+  const Gradients g{grad, grad_query, grad_by_row};
   const int64_t chunks = std::max<int64_t>(1, std::min((ROW_TASKS + a.heads - 1) / a.heads, a.H));
-  const int64_t size = a.B * a.M * a.width;
-  std::vector<float> of_keys(a.heads * chunks * size), of_values(a.heads * chunks * size);
+  const int64_t tasks = a.heads * chunks, C = a.heads * a.d;
+  const int64_t of_pooled = a.B * 2 * a.M * a.width, of_tokens = a.taps * a.width;
+  const int64_t of_sums = (1 + a.d + 2 * a.taps) * WIDEST;
+  const int64_t rows = a.k ? a.H + 2 * a.reach * chunks : 0;  // of all tasks of a head
+  std::vector<float> pooled_shares(tasks * of_pooled), sums(tasks * of_sums), token_sums(tasks * of_tokens);
+  std::vector<float> map_shares(a.heads * a.B * rows * a.W * 2 * a.d);
+  // the place of a row of the map in the shares of a task
+  const auto share = [&](int64_t head, int64_t chunk, int64_t image, int64_t row) {
+    return map_shares.data() + (((head * a.B + image) * rows) + row + a.reach * (2 * chunk + 1)) * a.W * 2 * a.d;
+  };
 #pragma omp parallel num_threads(threads)
   {
     Buffers buffers(a, true);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < a.heads * chunks; ++task) {
-      const int64_t head = task / chunks, chunk = task % chunks;
-      backward(
-          a, g, head, a.H * chunk / chunks, a.H * (chunk + 1) / chunks, buffers, of_keys.data() + task * size,
-          of_values.data() + task * size);
+    for (int64_t task = 0; task < tasks; ++task) {
+      const int64_t head = task / chunks, chunk = task % chunks, first = a.H * chunk / chunks;
+      Shares s{
+          pooled_shares.data() + task * of_pooled, share(head, chunk, 0, first - a.reach), rows,
+          sums.data() + task * of_sums, token_sums.data() + task * of_tokens};
+      backward(a, g, head, first, a.H * (chunk + 1) / chunks, buffers, s);
     }
+    std::vector<float> total(a.width);
 #pragma omp for
     for (int64_t i = 0; i < a.B * a.M; ++i)
-      for (int64_t head = 0; head < a.heads; ++head)
-        for (int64_t c = 0; c < a.d; ++c) {
-          float key = 0, value = 0;
-          for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-            const int64_t at = (head * chunks + chunk) * size + i * a.width + c;
-            key += of_keys[at];
-            value += of_values[at];
-          }
-          grad_key[(i * a.heads + head) * a.d + c] = key;
-          grad_value[(i * a.heads + head) * a.d + c] = value;
+      for (int64_t at = 0; at < 2 * a.heads; ++at) {
+        const int64_t part = at / a.heads, head = at % a.heads, image = i / a.M;
+        const float *shares = pooled_shares.data() + head * chunks * of_pooled;
+        shares += ((2 * image + part) * a.M + i % a.M) * a.width;
+        std::fill(total.begin(), total.end(), 0.f);
+        for (int64_t chunk = 0; chunk < chunks; ++chunk)
+          for (int64_t c = 0; c < a.d; ++c) total[c] += shares[chunk * of_pooled + c];
+        float *out = grad_pooled + i * 2 * C + at * a.d;
+        if (part)
+          std::copy_n(total.data(), a.d, out);
+        else
+          through_norm(total.data(), pooled + i * a.pooled_stride + head * a.d, a.d, out);
+      }
+#pragma omp for
+    for (int64_t i = 0; i < (a.k ? a.B * a.H : 0); ++i)
+      for (int64_t head = 0; head < a.heads; ++head) {
+        const int64_t image = i / a.H, y = i % a.H;
+        float *sum = nullptr;
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+          if (y < a.H * chunk / chunks - a.reach || y >= a.H * (chunk + 1) / chunks + a.reach) continue;
+          float *more = share(head, chunk, image, y);
+          for (int64_t n = 0; sum && n < a.W * 2 * a.d; ++n) sum[n] += more[n];
+          sum = sum ? sum : more;
         }
+        for (int64_t x = 0; x < a.W; ++x) {
+          float *out = grad_key_value + (i * a.W + x) * 2 * C + head * a.d;
+          const float *own = sum + x * 2 * a.d;
+          through_norm(own, key_value + (i * a.W + x) * a.stride + head * a.d, a.d, out);
+          std::copy_n(own + a.d, a.d, out + C);
+        }
+      }
+  }
+  for (int64_t head = 0; head < a.heads; ++head) {
+    const auto total = [&](int64_t at) {
+      double sum = 0;
+      for (int64_t chunk = 0; chunk < chunks; ++chunk)
+        for (int64_t n = 0; n < WIDEST; ++n) sum += sums[(head * chunks + chunk) * of_sums + at * WIDEST + n];
+      return sum;
+    };
+    grad_scale[head] = scale[head] ? total(0) / scale[head] : 0;
+    for (int64_t c = 0; c < a.d; ++c) grad_embedding[head * a.d + c] = total(1 + c);
+    for (int64_t t = 0; t < a.taps; ++t) {
+      grad_bias[head * a.taps + t] = total(1 + a.d + t);
+      grad_token_bias[head * a.taps + t] = total(1 + a.d + a.taps + t);
+      for (int64_t c = 0; c < a.d; ++c) {
+        double sum = 0;
+        for (int64_t chunk = 0; chunk < chunks; ++chunk)
+          sum += token_sums[(head * chunks + chunk) * of_tokens + t * a.width + c];
+        grad_tokens[(head * a.d + c) * a.taps + t] = sum;
+      }
+    }
   }
 }
 

@@ -1,7 +1,5 @@
 """Aggregated attention over shifted views of the map, on any device."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,9 +26,8 @@ def aggregated_attention_shifted(
     tokens: Tensor,
     token_bias: Tensor,
     dropout_p: float,
-    softmax: Callable | None = None,
 ) -> Tensor:
-    """``aggregated_attention_reference``. ``softmax`` does the work of :func:`one_softmax`."""
+    """The same over shifted views, without a copy per neighbour."""
     (key, value), (pooled_key, pooled_value) = key_value.unbind(3), pooled.flatten(1, 2).unbind(2)
     heads, d = query.shape[3:]
     query, added = cosine_queries(query, temperature, embedding, tokens, token_bias, pooled_key.shape[1])
@@ -39,7 +36,7 @@ def aggregated_attention_shifted(
     with without_autocast(query):
         logits = neighbourhood_products(query, key, side(bias.shape[1]))
         logits = (logits + bias.to(logits)).masked_fill(outside, -torch.inf)
-    weights, out = (softmax or one_softmax)(query, pooled_key, pooled_value, logits, pooled_bias, dropout_p)
+    weights, out = one_softmax(query, pooled_key, pooled_value, logits, pooled_bias, dropout_p)
     out = out.to(value.dtype)
     return neighbourhood_sum((weights + added).to(value.dtype), value.flatten(3)).unflatten(3, (heads, d)) + out
 

@@ -1,12 +1,16 @@
 """The bias by position of TransNeXt: a table that an MLP makes of distances (section 3.1)."""
 
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import library
 from ..any_size import distances
+from ..backend import HALF_OR_SINGLE, autocast_dtype, has_hooks
+from ..derivatives import by_torch
+from ..library import call, empty_like, operator
 from ..recompute import recompute
 from ..resize import interpolated
 from ..tracing import is_plain, is_tracing, kept
@@ -56,18 +60,37 @@ def _logarithmic(size: int, count: int, known: bool, side: int, dtype: torch.dty
     return (distance.sign() * torch.log2(distance.abs() + 1) / 3).to(dtype)
 
 
-def table_of_pairs(
-    mlp: Callable[[Tensor, Tensor], Tensor], rows: Tensor, columns: Tensor, hidden: int, modules: Sequence[nn.Module]
-) -> Tensor:
-    """An MLP of all pairs of rows (R) and columns (S) -> (R, S, heads).
+def table_of_pairs(first: nn.Module, second: nn.Module, rows: Tensor, columns: Tensor, hidden: int) -> Tensor:
+    """An MLP of all pairs of rows (R) and columns (S) -> (heads, R, S).
 
-    The backward pass computes its hidden map, of ``hidden`` channels, again. Inference has a part of it in memory.
+    In C++ on the CPU, its hidden map, of ``hidden`` channels, is never in memory. Else, the backward pass computes it
+    again, and inference has a part of it in memory.
+
+    Args:
+        first: a linear layer from pairs to the hidden channels, before ReLU.
+        second: one from the hidden channels to the heads.
     """
+    layers = first, second
+    plain = all(type(x) is nn.Linear and x.bias is not None and not has_hooks(x) for x in layers)
+    if plain and library.takes(rows, *(x.weight.detach() for x in layers), dtypes=HALF_OR_SINGLE):
+        tensors = (x for layer in layers for x in (layer.weight, layer.bias))
+        weight, bias, out_weight, out_bias = (x.to(autocast_dtype(x)).float() for x in tensors)
+        of_rows = torch.addcmul(bias, rows[:, None].float(), weight[:, 0])
+        table = _relu_of_pairs(of_rows, columns[:, None].float() * weight[:, 1], out_weight)
+        return (table + out_bias[:, None, None]).to(rows.dtype)
+
+    def mlp(rows: Tensor, columns: Tensor) -> Tensor:
+        """(R) and (S) -> (R, S, heads)."""
+        positions = torch.stack((rows[:, None].expand(-1, columns.shape[0]), columns.expand(rows.shape[0], -1)), -1)
+        return second(F.relu(first(positions)))
+
     if torch.is_grad_enabled() or not is_plain(rows):
-        return recompute(mlp, rows, columns, modules=modules, random=False, compiled=False)
-    most = MAX_HIDDEN_GPU if rows.is_cuda else MAX_HIDDEN
-    parts = rows.split(max(1, most // (len(columns) * hidden)))
-    return torch.cat([mlp(part, columns) for part in parts]) if len(parts) > 1 else mlp(rows, columns)
+        table = recompute(mlp, rows, columns, modules=layers, random=False, compiled=False)
+    else:
+        most = MAX_HIDDEN_GPU if rows.is_cuda else MAX_HIDDEN
+        parts = rows.split(max(1, most // (len(columns) * hidden)))
+        table = torch.cat([mlp(part, columns) for part in parts]) if len(parts) > 1 else mlp(rows, columns)
+    return table.permute(2, 0, 1)
 
 
 def bias_by_position(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBias:
@@ -105,3 +128,54 @@ def _shares(of: tuple[int, int], to: tuple[int, int], dtype: torch.dtype, device
     distance, places = distances(*of, True, device)
     shares = (places == torch.arange(len(distance), device=device)[:, None, None]).to(dtype)
     return interpolated(shares[None], *to, 'bilinear')[0]
+
+
+def _forward(rows: Tensor, columns: Tensor, weight: Tensor) -> Tensor:
+    out = _empty(rows, columns, weight)
+    call('relu_of_pairs', *(x.contiguous() for x in (rows, columns, weight)), out, _numbers(rows, columns, weight))
+    return out
+
+
+def _backward(grad: Tensor, *given: Tensor) -> list[Tensor]:
+    given = [x.contiguous() for x in given]
+    gradients = [empty_like(x) for x in given]
+    call('relu_of_pairs_backward', *given, grad.contiguous(), *gradients, _numbers(*given))
+    return gradients
+
+
+def _numbers(rows: Tensor, columns: Tensor, weight: Tensor) -> list[int]:
+    return [len(rows), *columns.shape, len(weight)]
+
+
+def _empty(rows: Tensor, columns: Tensor, weight: Tensor) -> Tensor:
+    return rows.new_empty(len(weight), len(rows), len(columns))
+
+
+def _check(rows: Tensor, columns: Tensor, weight: Tensor) -> None:
+    given = rows, columns, weight
+    if any(x.dim() != 2 or x.shape[1] != rows.shape[1] for x in given):
+        shapes = ', '.join(str(tuple(x.shape)) for x in given)
+        raise ValueError(f'rows must be (R, K), columns (S, K) and weight (heads, K), not {shapes}')
+
+
+def _check_backward(grad: Tensor, *given: Tensor) -> None:
+    _check(*given)
+    if grad.shape != tuple(map(len, (given[2], *given[:2]))):
+        raise ValueError(f'grad must be (heads, R, S), not {tuple(grad.shape)}')
+
+
+_relu_of_pairs_backward = operator(
+    'relu_of_pairs_backward(Tensor grad, Tensor rows, Tensor columns, Tensor weight) -> Tensor[]',
+    _check_backward,
+    _backward,
+    lambda grad, *given: [empty_like(x) for x in given],
+    by_torch(lambda rows, columns, weight: F.linear(F.relu(rows[:, None] + columns), weight).permute(2, 0, 1)),
+)
+#: sum_k weight[n, k] * relu(rows[r, k] + columns[s, k]): (R, K), (S, K), (heads, K) -> (heads, R, S). pairs.cpp
+_relu_of_pairs = operator(
+    'relu_of_pairs(Tensor rows, Tensor columns, Tensor weight) -> Tensor',
+    _check,
+    _forward,
+    _empty,
+    lambda *given: tuple(_relu_of_pairs_backward(*given)),
+)

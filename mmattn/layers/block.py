@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.backend import autocast_dtype, has_hooks
-from ..ops.layer_norm import kernels_serve, sum_and_norm
+from ..ops.layer_norm import kernels_serve, sum_and_norm_triton
 from .token_conv import TokenConv2d
 from .token_mixer import mix, mix_with_prefix
 
@@ -95,13 +95,14 @@ class Block(nn.Module):
 
     def _by_kernels(self, x: Tensor) -> Tensor:
         """(B, H, W, dim) -> (B, H, W, dim), where each sum and the norm of it are one kernel."""
-        (first, second), rate = self.drop_path.kept(x, 2), self.drop_path.drop_prob
-        norm, dtype = self.norm1, _read_dtype(self.attn, x)
-        x, tokens = sum_and_norm(x, None, norm.weight, norm.bias, eps=norm.eps, dtype=dtype, backend='triton')
-        branch = self.ls1(mix(self.attn, tokens))
-        norm, dtype = self.norm2, _read_dtype(self.mlp, x)
-        x, tokens = sum_and_norm(x, branch, norm.weight, norm.bias, first, norm.eps, rate, dtype, backend='triton')
-        return sum_and_norm(x, self.ls2(self.mlp(tokens)), kept=second, rate=rate, backend='triton')[0]
+        drop, attn, mlp = self.drop_path, self.attn, self.mlp
+        (first, second), rate = drop.kept(x, 2), drop.drop_prob
+        norm, dtype = self.norm1, _read_dtype(attn, x)
+        x, tokens = sum_and_norm_triton(x, None, norm.weight, norm.bias, eps=norm.eps, dtype=dtype)
+        branch = self.ls1(mix(attn, tokens))
+        norm, dtype = self.norm2, _read_dtype(mlp, x)
+        x, tokens = sum_and_norm_triton(x, branch, norm.weight, norm.bias, first, norm.eps, rate, dtype)
+        return sum_and_norm_triton(x, self.ls2(mlp(tokens)), None, None, second, rate=rate)[0]
 
     def _sum(self, x: Tensor, prefix: Tensor, branch: Tensor, of_prefix: Tensor | None) -> tuple[Tensor, Tensor]:
         """Residuals of a map and of a prefix. Stochastic depth drops both of an image, or none."""
@@ -114,10 +115,11 @@ class Block(nn.Module):
 def _read_dtype(module: nn.Module, x: Tensor) -> torch.dtype:
     """The dtype in which a module may get its tokens without another result: autocast's, if nothing else than
     the linear layers and convolutions ``read_by`` reads them. Else, that of a norm's result."""
-    names = getattr(module, 'read_by', ())
-    layers = [attrgetter(name)(module) for name in ([names] if isinstance(names, str) else names)]
-    rounds = bool(layers) and all(type(layer) in (nn.Linear, TokenConv2d) for layer in layers)
-    rounds = rounds and not any(map(has_hooks, [module, *layers]))
+    names = getattr(type(module), 'read_by', ())
+    rounds = bool(names) and not has_hooks(module)
+    for name in [names] if isinstance(names, str) else names:
+        layer = attrgetter(name)(module)
+        rounds = rounds and type(layer) in (nn.Linear, TokenConv2d) and not has_hooks(layer)
     if rounds or not torch.is_autocast_enabled():
         return autocast_dtype(x)
     return torch.promote_types(x.dtype, torch.float32)

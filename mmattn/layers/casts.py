@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.backend import autocast_dtype, has_hooks, launches_casts
+from ..ops.cast import cast
 from .token_conv import PatchConv2d, TokenConv2d
 
 Layer = TypeVar('Layer', bound=nn.Module)
@@ -37,10 +38,8 @@ def cast_once(module: Layer, x: Tensor) -> tuple[Layer, Tensor]:
     for trained in (True, False):
         group = [(place, tensor) for place, tensor in tensors.items() if tensor.requires_grad == trained]
         if group:
-            flat = torch.cat([tensor.flatten() for _, tensor in group]).to(dtype)
-            parts = flat.split([tensor.numel() for _, tensor in group])
-            for ((name, kind), tensor), part in zip(group, parts):
-                attributes[name][kind] = part if kind == 'bias' else part.view_as(tensor)
+            for ((name, kind), _), converted in zip(group, cast([tensor for _, tensor in group], dtype)):
+                attributes[name][kind] = converted
     copies = {name: _copy(layer, attributes[name]) for name, layer in layers.items()}
     return _copy(module, copies), x.to(dtype)
 

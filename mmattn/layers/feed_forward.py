@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.backend import has_hooks
-from ..ops.gelu import gelu_gated, gelu_linear, kernels_serve
+from ..ops.gelu import gelu_gated, gelu_linear_triton, kernels_serve
 from ..ops.tokens import before_convolution, by_rows, halves_before_convolution
 from .shunted import LocalEnhancement
 from .token_conv import DepthwiseConv2d
@@ -34,17 +34,18 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
         if self.is_fused(x):
-            hidden = F.linear(x, self.fc1.weight)
-            return self.drop2(gelu_linear(hidden, self.fc1.bias, self.fc2.weight, self.fc2.bias, 'triton'))
+            first, second = self.fc1, self.fc2
+            hidden = F.linear(x, first.weight)
+            return self.drop2(gelu_linear_triton(hidden, first.bias, second.weight, second.bias))
         return by_rows(self.hidden, self.project, x, self.hidden_dim, self.halo)
 
     def is_fused(self, x: Tensor) -> bool:
         """Whether one operator does what follows the product of the first layer: of no subclass with other layers, and
         without dropout or hooks in between."""
-        if not kernels_serve(x, self.fc1, self.fc2) or has_hooks(self.drop1):
+        if type(self).hidden is not MLP.hidden or type(self).project is not MLP.project:
             return False
-        of_mlp = type(self).hidden is MLP.hidden and type(self).project is MLP.project
-        return of_mlp and not (self.drop1.training and self.drop1.p)
+        drop = self.drop1
+        return kernels_serve(x, self.fc1, self.fc2) and not (has_hooks(drop) or drop.training and drop.p)
 
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim)."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
-from ..ops.neighbourhood import check_neighbours, neighbourhood_attention
+from ..ops.neighbourhood import check_neighbours, may_be_continued, neighbourhood_attention
 from .ghost import ghost_head
 from .starts import neighbourhood_from_plain
 from .token_mixer import TOKEN_MIXERS
@@ -92,9 +92,11 @@ class NeighbourhoodAttention(nn.Module):
 
     def attend(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Tensor:
         """Three (B, H, W, heads, d), or all as one (B, H, W, 3, heads, d) -> (B, H, W, heads, d)."""
-        # Padding is zero before the projection, so its keys and values are the biases. LoRA's layer shows none.
-        bias = self.qkv.bias if type(self.qkv) is nn.Linear else self.qkv(query.new_zeros(1, self.dim))[0]
-        beyond = None if bias is None else bias[self.dim :].unflatten(0, (2, self.num_heads, -1))
+        beyond = None
+        if may_be_continued(query, self.kernel_size, self.dilation):
+            # Padding is zero before the projection, so its keys and values are the biases. LoRA's layer shows none.
+            bias = self.qkv.bias if type(self.qkv) is nn.Linear else self.qkv(query.new_zeros(1, self.dim))[0]
+            beyond = None if bias is None else bias[self.dim :].unflatten(0, (2, self.num_heads, -1))
         dropout_p = self.attn_drop_rate if self.training else 0.0
         return neighbourhood_attention(
             query, key, value, self.rpb, self.kernel_size, self.dilation, dropout_p, self.backend, beyond=beyond

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_flags
 from ..errors import near_misses
-from ..ops.layer_norm import kernels_serve, sum_and_norm
+from ..ops.layer_norm import kernels_serve, sum_and_norm_triton
 
 BATCH_NORMS = {'BN': nn.BatchNorm2d, 'SyncBN': nn.SyncBatchNorm}
 
@@ -14,7 +14,7 @@ def normed(norm: nn.Module, x: Tensor) -> Tensor:
     result has the dtype of x, as autocast would round it."""
     if not isinstance(norm, nn.LayerNorm) or not kernels_serve(x, norm):
         return norm(x)
-    return sum_and_norm(x, None, norm.weight, norm.bias, eps=norm.eps, dtype=x.dtype, backend='triton')[1]
+    return sum_and_norm_triton(x, None, norm.weight, norm.bias, eps=norm.eps, dtype=x.dtype)[1]
 
 
 def batch_norm(dim: int, norm_cfg: dict) -> nn.Module:

@@ -49,12 +49,13 @@ def check_maps(dropout_p: float = 0.0, **maps: Tensor | None) -> None:
     """
     if not (dropout_p == 0 or isinstance(dropout_p, Real) and 0 <= dropout_p <= 1):
         raise ValueError(f'dropout_p must be a number from 0 to 1, not {dropout_p!r}')
-    given = {name: x for name, x in maps.items() if x is not None}
     tracing, device = is_tracing(), None
-    for x in given.values():
+    for x in maps.values():
+        if x is None:
+            continue
         device = device or x.device
         if x.dtype not in DTYPES or x.device != device or not (tracing or x.numel()):
-            _refuse(given, tracing)
+            _refuse({name: x for name, x in maps.items() if x is not None}, tracing)
 
 
 def _refuse(given: dict[str, Tensor], tracing: bool) -> None:
@@ -101,13 +102,15 @@ def has_hooks(module: nn.Module | None) -> bool:
 
 
 def launches_casts(x: Tensor) -> bool:
-    """Whether autocast launches a kernel on a GPU for each tensor that it converts to half precision."""
-    return is_half(x) and not is_tracing()  # torch.compile fuses conversions
+    """Whether autocast launches a kernel on a GPU for each tensor that it converts to half precision, and
+    :func:`mmattn.ops.cast.cast` can have the place of it."""
+    return is_half(x) and not is_tracing() and not is_transforming()  # torch.compile fuses conversions
 
 
-def on_device(x: Tensor) -> AbstractContextManager:
-    """A context in which Triton launches its kernels on the GPU of ``x``, and not on the current one."""
-    if not x.is_cuda or is_tracing() or x.get_device() == torch.cuda.current_device():
+def on_device(x: Tensor | None) -> AbstractContextManager:
+    """A context in which Triton launches its kernels on the GPU of ``x``, if there is one, and not on the current
+    one."""
+    if x is None or not x.is_cuda or is_tracing() or x.get_device() == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(x.device)
 

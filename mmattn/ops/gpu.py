@@ -3,25 +3,27 @@
 import inspect
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
+from triton.runtime import driver
 
 from ..errors import describe
-from .backend import is_other
+from .backend import on_device
 from .derivatives import apply, once, refuse
 from .tracing import is_tracing
 
 #: whether kernels run on the CPU, which Triton decides when it is imported
 INTERPRETED = tl.constexpr(os.environ.get('TRITON_INTERPRET') == '1')
-#: Since Triton 3.3, a compiled kernel takes the arguments that its function has.
-KEEPS_LAUNCHES = not INTERPRETED.value and tuple(map(int, triton.__version__.split('.')[:2])) >= (3, 3)
+#: Since Triton 3.4, a compiled kernel takes the arguments that its function has, and hooks of launches are ``knobs``.
+KEEPS_LAUNCHES = not INTERPRETED.value and hasattr(triton, 'knobs')
 #: Compiled kernels by arguments, at most so many. Each is some hundred bytes, and images of other sizes have others.
 MOST_LAUNCHES = 20000
-LAUNCHES: dict[tuple, tuple[Callable, list[str]]] = {}
+LAUNCHES: dict[tuple, tuple[Callable, tuple, tuple, tuple]] = {}
+HAS_OPERATORS = hasattr(torch.library, 'triton_op')
 
 
 # Those of Triton serve kernels, too, and take ten times as long.
@@ -58,19 +60,53 @@ def limited(kernel, registers: int = 128, num_warps: int = 4, **options: int):
 
 def launch(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
     """Run a kernel inside a function of :func:`operators`. Errors are those of :func:`run`."""
-    if _is_seen() and not INTERPRETED.value:
+    if HAS_OPERATORS and not INTERPRETED.value and torch._C._len_torch_dispatch_stack():
         kernel = torch.library.wrap_triton(kernel)
     run(kernel, grid, *args, **kwargs)
 
 
 def run(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
-    """Run a kernel where nothing is traced. ``args`` are its first arguments, ``kwargs`` the others and options.
+    """Run a kernel where nothing is traced, on the GPU of its tensors. ``args`` are its first arguments, ``kwargs`` the
+    others and options.
+
+    Triton looks up the compiled kernel at each call, by what it depends on. The same arguments, other than places in
+    memory, find it here in a third of the time. The launcher takes places as numbers, and then asks no driver for them.
 
     Raises:
         RuntimeError: if it cannot be compiled or launched here.
     """
     try:
-        _run(kernel, grid, args, kwargs)
+        if not KEEPS_LAUNCHES or torch._C._len_torch_dispatch_stack() or _has_hooks():
+            _look_up(kernel, grid, args, kwargs)
+            return
+        key, values, places, given = [id(kernel), grid, *kwargs.values()], [], 0, None
+        for x in args:
+            if isinstance(x, Tensor):
+                key.append(x.dtype)
+                place = x.data_ptr()
+                values.append(place)
+                places |= place
+                given = x
+            else:
+                key.append(x)
+                values.append(x)
+        device = None if given is None else given.get_device()
+        key.append(device)
+        if places % 16:
+            key += [x.data_ptr() % 16 for x in args if isinstance(x, Tensor)]
+        known = LAUNCHES.get(key := tuple(key))
+        if known is None or _has_several_gpus() and device != torch.cuda.current_device():
+            compiled = _look_up(kernel, grid, args, kwargs)
+            if compiled is not None:
+                constants = tuple(kwargs[name] for name in kernel.arg_names[len(args) :])
+                if len(LAUNCHES) >= MOST_LAUNCHES:
+                    LAUNCHES.clear()
+                # without metadata and hooks
+                handles = compiled.function, compiled.packed_metadata, None, None, None
+                LAUNCHES[key] = compiled.run, (*grid, 1, 1)[:3], handles, constants
+            return
+        start, sizes, handles, constants = known
+        start(*sizes, driver.active.get_current_stream(device), *handles, *values, *constants)
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # Triton, its compilers and the driver raise many kinds.
@@ -80,29 +116,21 @@ def run(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
         ) from error
 
 
-def _run(kernel, grid: tuple[int, ...], args: tuple, kwargs: dict) -> None:
-    """``kernel[grid](*args, **kwargs)``. Triton looks up the compiled kernel at each call, by what it depends on; the
-    same arguments, other than places in memory, find it here in half of the time."""
-    if not KEEPS_LAUNCHES or torch._C._len_torch_dispatch_stack():
-        kernel[grid](*args, **kwargs)
-        return
-    key, given = [id(kernel), grid, *kwargs.values()], None
-    for x in args:
-        if isinstance(x, Tensor):
-            key += x.dtype, x.data_ptr() % 16
-            given = x
-        else:
-            key.append(x)
-    key = (*key, None if given is None else given.get_device())
-    if known := LAUNCHES.get(key):
-        start, names = known
-        start(*args, *[kwargs[name] for name in names])
-        return
-    compiled = kernel[grid](*args, **kwargs)
-    if len(LAUNCHES) == MOST_LAUNCHES:
-        LAUNCHES.clear()
-    if compiled is not None:
-        LAUNCHES[key] = compiled[(*grid, 1, 1)[:3]], kernel.arg_names[len(args) :]
+def _look_up(kernel, grid: tuple[int, ...], args: tuple, kwargs: dict):
+    """``kernel[grid](*args, **kwargs)``, which returns what Triton has compiled."""
+    with on_device(next((x for x in args if isinstance(x, Tensor)), None)):
+        return kernel[grid](*args, **kwargs)
+
+
+def _has_hooks() -> bool:
+    """Whether launches have hooks, such as those of Triton's profiler."""
+    enter, leave = triton.knobs.runtime.launch_enter_hook, triton.knobs.runtime.launch_exit_hook
+    return bool(getattr(enter, 'calls', enter) or getattr(leave, 'calls', leave))
+
+
+@cache
+def _has_several_gpus() -> bool:
+    return torch.cuda.device_count() > 1
 
 
 def operators(
@@ -129,7 +157,7 @@ def operators(
 
     parts = dict(forward=staticmethod(run_forward), backward=staticmethod(backward))
     function, refusing = partial(apply, type(name, (torch.autograd.Function,), parts)), once(gradients)
-    if not hasattr(torch.library, 'triton_op'):
+    if not HAS_OPERATORS:
         return function, refusing
     operator = torch.library.triton_op(f'mmattn::{name}', forward, mutates_args=())
     operator.register_autograd(backward, setup_context=setup_context)
@@ -149,9 +177,10 @@ def operators(
 
 def _is_seen(*args: object) -> bool:
     """Whether operators go through a tracer, a mode of torch or tensors of their own kind, such as those of shards."""
-    if not hasattr(torch.library, 'triton_op'):
+    if not HAS_OPERATORS:
         return False
     for x in args:
-        if is_other(x):
+        kind = type(x)
+        if kind is not Tensor and kind is not nn.Parameter and isinstance(x, Tensor):
             return True
-    return is_tracing() or torch._C._len_torch_dispatch_stack() > 0
+    return torch._C._len_torch_dispatch_stack() > 0 or is_tracing()

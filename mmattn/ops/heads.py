@@ -1,3 +1,5 @@
+import math
+
 import torch
 from torch import Tensor
 
@@ -6,7 +8,8 @@ from .tracing import is_tracing
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """(B, ..., heads * d), N places -> (B, heads, N, d)."""
-    return x.flatten(1, -2).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    B, *places, C = x.shape
+    return x.reshape(B, math.prod(places), num_heads, C // num_heads).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ torch below check them.
 """
 
 import ctypes
-import math
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -157,9 +156,9 @@ def call(name: str, *arguments: Tensor | list[int] | None) -> None:
 
 def rows_of(x: Tensor) -> tuple[Tensor, int]:
     """A map (B, H, W, ...) and the distance of its pixels in memory; a copy if that is not the same everywhere."""
-    H, W = x.shape[1:3]
-    stride = x.stride(2)
-    inside = [math.prod(x.shape[i + 1 :]) for i in range(3, x.dim())]
-    if x.stride() == (H * W * stride, W * stride, stride, *inside):
-        return x, stride  # a part of a fused projection, too
-    return x.contiguous(), math.prod(x.shape[3:])
+    _, H, W, *sizes = x.shape
+    *outside, stride = x.stride()[:3]
+    fits, count = outside == [H * W * stride, W * stride], 1
+    for size, step in zip(reversed(sizes), reversed(x.stride()[3:])):
+        fits, count = fits and step == count, count * size
+    return (x, stride) if fits else (x.contiguous(), count)  # x: a part of a fused projection, too

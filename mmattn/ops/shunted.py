@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import check_whole
-from .attention import multi_head_attention
+from .attention import attention_fused
 from .backend import check_maps, named_backend
+from .heads import join_heads, split_heads
 
 
 def shunted_attention(
@@ -68,9 +69,10 @@ def shunted_attention_fused(
     query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], num_heads: int, dropout_p: float = 0.0
 ) -> Tensor:
     """The same by plain attention of each group."""
-    heads = num_heads // len(keys)
-    groups = zip(query.chunk(len(keys), -1), keys, values)
-    return torch.cat([multi_head_attention(*group, heads, dropout_p=dropout_p) for group in groups], -1)
+    heads, scale = num_heads // len(keys), (query.shape[-1] // num_heads) ** -0.5
+    groups = ([split_heads(x, heads) for x in group] for group in zip(query.chunk(len(keys), -1), keys, values))
+    mixed = [join_heads(attention_fused(*group, None, dropout_p, scale)) for group in groups]
+    return torch.cat(mixed, -1).view(query.shape)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {

@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .backend import on_device
 from .derivatives import apply
 from .gpu import cdiv, limited, next_power_of_2, run
 from .library import rows_of
@@ -38,8 +37,7 @@ class _Transposed(torch.autograd.Function):
         out = x.new_empty(B, N, M)
         if out.numel():
             grid = (B * cdiv(M, SIDE) * cdiv(N, SIDE),)
-            with on_device(x):
-                run(_transpose, grid, x, out, *x.stride(), M, N, SIDE=SIDE)
+            run(_transpose, grid, x, out, *x.stride(), M, N, SIDE=SIDE)
         return out
 
     @staticmethod
@@ -64,8 +62,7 @@ class _Pool(torch.autograd.Function):
         rows = NUMBERS // channels
         grid = cdiv(B * h * w, rows), cdiv(C, channels)
         if out.numel():
-            with on_device(x):
-                run(_pool, grid, x, out, stride, B * h * w, H, W, h, w, C, ROWS=rows, CHANNELS=channels, UP=up)
+            run(_pool, grid, x, out, stride, B * h * w, H, W, h, w, C, ROWS=rows, CHANNELS=channels, UP=up)
         return out
 
     @staticmethod

@@ -145,11 +145,13 @@ def test_a_launch_is_known_again(monkeypatch):
     """Triton looks up a kernel once for the same arguments, wherever they are in memory, and again if anything differs
     that may need another one."""
     gpu = pytest.importorskip('mmattn.ops.gpu')
+    if not hasattr(gpu.triton, 'knobs'):
+        pytest.skip('Triton is older than 3.4')
     monkeypatch.setattr(gpu, 'KEEPS_LAUNCHES', True)
     monkeypatch.setattr(gpu, 'LAUNCHES', {})
-    monkeypatch.setattr(torch.cuda, 'current_device', lambda: 0)
+    monkeypatch.setattr(gpu.driver, '_active', SimpleNamespace(get_current_stream=lambda device: 'stream'))
     looked_up, started = [], []
-    compiled = {(2, 3, 1): lambda *args: started.append(args), (4, 1, 1): lambda *args: started.append(args)}
+    compiled = SimpleNamespace(run=lambda *args: started.append(args), function='function', packed_metadata='metadata')
 
     class Kernel:
         arg_names = ('x', 'n', 'WIDTH')
@@ -158,22 +160,47 @@ def test_a_launch_is_known_again(monkeypatch):
             return lambda *args, **options: looked_up.append((grid, args, options)) or compiled
 
     numbers = torch.zeros(64)
-    kernel, x = Kernel(), numbers[:8]
-    gpu.run(kernel, (2, 3), x, num_warps=4, WIDTH=8, n=5)
-    gpu.run(kernel, (2, 3), y := numbers[16:], num_warps=4, WIDTH=8, n=5)
-    assert len(looked_up) == 1 and len(started) == 1
-    assert started[0][0] is y and started[0][1:] == (5, 8)  # in the order of the kernel, without options
-    for grid, given, options in [
-        ((4,), x, dict(num_warps=4, WIDTH=8, n=5)),
-        ((2, 3), numbers[1:], dict(num_warps=4, WIDTH=8, n=5)),
-        ((2, 3), x.half(), dict(num_warps=4, WIDTH=8, n=5)),
-        ((2, 3), None, dict(num_warps=4, WIDTH=8, n=5)),
-        ((2, 3), x, dict(num_warps=8, WIDTH=8, n=5)),
-        ((2, 3), x, dict(num_warps=4, WIDTH=4, n=5)),
-        ((2, 3), x, dict(num_warps=4, WIDTH=8, n=6)),
+    kernel, x, settings = Kernel(), numbers[:8], dict(num_warps=4, WIDTH=8, n=5)
+    gpu.run(kernel, (2, 3), x, **settings)
+    gpu.run(kernel, (2, 3), y := numbers[16:], **settings)
+    # in the order of the kernel, without options, and without metadata and hooks
+    handles = 'stream', 'function', 'metadata', None, None, None
+    assert len(looked_up) == 1 and started == [(2, 3, 1, *handles, y.data_ptr(), 5, 8)]
+    for grid, given, others in [
+        ((4,), x, {}),
+        ((2, 3), numbers[1:], {}),
+        ((2, 3), x.half(), {}),
+        ((2, 3), None, {}),
+        ((2, 3), x, dict(num_warps=8)),
+        ((2, 3), x, dict(WIDTH=4)),
+        ((2, 3), x, dict(n=6)),
     ]:
-        gpu.run(kernel, grid, given, **options)
+        gpu.run(kernel, grid, given, **settings | others)
     assert len(looked_up) == 8 and len(started) == 1
+    monkeypatch.setattr(gpu.triton.knobs.runtime, 'launch_enter_hook', print)
+    gpu.run(kernel, (2, 3), x, **settings)
+    monkeypatch.undo()
+    assert len(looked_up) == 9 and len(started) == 1  # Triton calls hooks
+
+
+@pytest.mark.parametrize('current, looked_up', [(-1, False), (1, True)], ids=['current', 'other'])
+def test_a_launch_is_on_the_gpu_of_its_tensors(monkeypatch, current, looked_up):
+    """A known kernel is started as it is if that GPU is the current one. Triton launches on another one."""
+    gpu = pytest.importorskip('mmattn.ops.gpu')
+    if not hasattr(gpu.triton, 'knobs'):
+        pytest.skip('Triton is older than 3.4')
+    monkeypatch.setattr(gpu, 'KEEPS_LAUNCHES', True)
+    monkeypatch.setattr(gpu, '_has_several_gpus', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'current_device', lambda: current)
+    found = []
+    monkeypatch.setattr(gpu, '_look_up', lambda *_: found.append('looked up'))
+    x = torch.zeros(1)
+    kernel, active = object(), SimpleNamespace(get_current_stream=lambda device: 0)
+    monkeypatch.setattr(gpu.driver, '_active', active)
+    known = lambda *_: found.append('known'), (1, 1, 1), (), ()
+    monkeypatch.setattr(gpu, 'LAUNCHES', {(id(kernel), (1,), x.dtype, x.get_device()): known})
+    gpu.run(kernel, (1,), x)
+    assert found == ['looked up' if looked_up else 'known']
 
 
 def zeros(*shape):

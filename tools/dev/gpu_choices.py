@@ -188,6 +188,8 @@ def forget(module: ModuleType, constants: dict[str, object]) -> None:
     """What is known of the functions of a module with other constants."""
     gpu.LAUNCHES.clear()
     for function in vars(module).values() if constants else ():
+        if hasattr(function, 'cache_clear'):
+            function.cache_clear()
         if isinstance(function, JITFunction):  # not if they are interpreted
             function.hash, function.used_global_vals = None, {}
             function.device_caches.clear()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from .. import library
-from ..backend import HALF_OR_SINGLE, CannotServe, check_maps, check_triton, named_backend, on_device, triton_multiplies
+from ..backend import HALF_OR_SINGLE, CannotServe, check_maps, check_triton, named_backend, triton_multiplies
 from ..elsa.reference import side
 from ..tracing import is_tracing
 from .cpp import aggregated_attention_cpp
@@ -137,8 +137,7 @@ def _triton(
     from .triton import aggregated_attention_triton
 
     parameters = temperature, embedding, bias, tokens, token_bias
-    with on_device(query):
-        return aggregated_attention_triton(query, key_value, pooled, *parameters, pooled_bias.of_rows(slice(None)))
+    return aggregated_attention_triton(query, key_value, pooled, *parameters, pooled_bias.of_rows(slice(None)))
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {

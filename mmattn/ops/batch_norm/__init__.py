@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..backend import autocast_dtype, check_maps, check_triton, has_hooks, named_backend, on_device, triton_takes
+from ..backend import autocast_dtype, check_maps, check_triton, has_hooks, named_backend, triton_takes
 from ..tracing import is_tracing
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def _triton(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, ep
     check_triton(x)
     from .triton import NormReLU
 
-    with on_device(x):
-        return NormReLU(x, shortcut, weight, bias, eps)(x)
+    return NormReLU(x, shortcut, weight, bias, eps)(x)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'triton': _triton}
@@ -89,12 +88,10 @@ def norm_then_relu(
 
         return by_torch
 
-    with on_device(x):
-        function = _function(norm, x, shortcut)
+    function = _function(norm, x, shortcut)
 
     def by_kernels(x: Tensor) -> Tensor:
-        with on_device(x):
-            return function(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return function(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
     return by_kernels
 
@@ -105,8 +102,7 @@ def convolution_of_relu(norm: nn.Module, conv: object, x: Tensor) -> Tensor | No
     is_plain = type(conv) is nn.Conv2d and conv.padding_mode == 'zeros' and not isinstance(conv.padding, str)
     if not is_plain or has_hooks(conv) or not _is_served(norm, x, None, None):
         return None
-    with on_device(x):
-        return _function(norm, x, None).then(conv, x.permute(0, 2, 3, 1))
+    return _function(norm, x, None).then(conv, x.permute(0, 2, 3, 1))
 
 
 def _function(norm: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None) -> 'NormReLU':

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import library
-from ..backend import HALF_OR_SINGLE, autocast_dtype, check_maps, check_triton, named_backend, on_device, triton_takes
+from ..backend import HALF_OR_SINGLE, autocast_dtype, check_maps, check_triton, named_backend, triton_takes
 from ..library import call, operator, rows_of
 from ..tracing import is_plain
 
@@ -96,8 +96,7 @@ def _triton(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bo
     check_triton(x)
     from .triton import depthwise_conv_triton
 
-    with on_device(x):
-        return depthwise_conv_triton(x, weight, bias, skip, gelu, gated)
+    return depthwise_conv_triton(x, weight, bias, skip, gelu, gated)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _cpp, 'triton': _triton}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from .. import library
-from ..backend import HALF_OR_SINGLE, check_maps, check_triton, named_backend, on_device, triton_takes
+from ..backend import HALF_OR_SINGLE, check_maps, check_triton, named_backend, triton_takes
 from ..tracing import is_exporting
 from .band import elsa_attention_band
 from .cpp import elsa_attention_cpp, summed_cpp
@@ -107,8 +107,7 @@ def _triton(logits: Tensor, value: Tensor, *arguments) -> Tensor:
     check_triton(value)
     from .triton import elsa_attention_triton
 
-    with on_device(value):
-        return elsa_attention_triton(logits, value, *arguments)
+    return elsa_attention_triton(logits, value, *arguments)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {

@@ -1,13 +1,14 @@
 """GELU between the two linear layers of a transformer's MLP, and with a gate."""
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import library
-from ..backend import check_maps, check_triton, has_hooks, named_backend, on_device, triton_takes
+from ..backend import check_maps, check_triton, has_hooks, named_backend, triton_takes
 from ..derivatives import apply, by_torch
 from ..library import call, empty_like, operator
 from ..tracing import is_tracing
@@ -46,12 +47,21 @@ def _reference(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tenso
 
 
 def _triton(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
-    """triton.py, imported when it is needed: Triton is not everywhere."""
     check_triton(x)
+    return gelu_linear_triton(x, bias, weight, offset)
+
+
+def gelu_linear_triton(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
+    """:func:`gelu_linear` without its checks, for layers that :func:`kernels_serve`."""
+    return apply(_function(), x.contiguous(), bias, weight, offset)
+
+
+@cache
+def _function() -> type[torch.autograd.Function]:
+    """Imported when it is needed: Triton is not everywhere."""
     from .triton import GELULinear
 
-    with on_device(x):
-        return apply(GELULinear, x.contiguous(), bias, weight, offset)
+    return GELULinear
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'triton': _triton}

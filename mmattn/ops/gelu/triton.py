@@ -7,7 +7,8 @@ stores its own for the bias, so that the order of additions is always the same. 
 fuses such operators itself.
 """
 
-from functools import partial
+from functools import lru_cache, partial
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,7 @@ class GELULinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
-        taken, (grid, sizes) = torch.empty_like(x), _parts(x)
+        taken, (grid, sizes) = torch.empty_like(x), _parts(x.shape)
         run(_gelu, grid, x, bias, taken, **sizes)
         cast = weight.to(x.dtype)
         ctx.save_for_backward(x, bias, weight, cast, offset)
@@ -43,7 +44,7 @@ def _gradients(
     grad: Tensor, x: Tensor, bias: Tensor, weight: Tensor, cast: Tensor, offset: Tensor, *needed: bool
 ) -> tuple[Tensor | None, ...]:
     """Those of x, bias, weight and offset; of the last two if they are needed."""
-    rows, taken, of_x, (grid, sizes) = grad.flatten(0, -2), torch.empty_like(x), torch.empty_like(x), _parts(x)
+    rows, taken, of_x, (grid, sizes) = grad.flatten(0, -2), torch.empty_like(x), torch.empty_like(x), _parts(x.shape)
     sums = x.new_empty(grid[0], x.shape[-1], dtype=torch.float32)
     run(_gelu_gradient, grid, x, bias, rows @ cast, taken, of_x, sums, **sizes)
     of_weight = (rows.t() @ taken.flatten(0, -2)).to(weight.dtype) if needed[0] else None
@@ -62,11 +63,12 @@ def _differentiable(
     return tuple(found.get(id(each)) for each in (x, bias, weight, offset))
 
 
-def _parts(x: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
+@lru_cache
+def _parts(shape: torch.Size) -> tuple[tuple[int, int], dict[str, int]]:
     """The grid of a map (B, ..., C): parts of its pixels, and of its channels; and arguments of both kernels."""
-    C = x.shape[-1]
+    *places, C = shape
     channels = min(CHANNELS, next_power_of_2(C))
-    rows, pixels, across = max(1, NUMBERS // channels), x.numel() // C, cdiv(C, channels)
+    rows, pixels, across = max(1, NUMBERS // channels), prod(places), cdiv(C, channels)
     tiles = max(1, cdiv(cdiv(pixels, rows), max(1, PROGRAMS // across)))  # of a program
     sizes = dict(pixels=pixels, C=C, tiles=tiles, ROWS=rows, CHANNELS=channels)
     return (cdiv(pixels, tiles * rows), across), sizes

@@ -16,15 +16,7 @@ from torch import Tensor
 
 from ...arguments import check_choice
 from .. import library
-from ..backend import (
-    CannotServe,
-    check_maps,
-    check_triton,
-    named_backend,
-    on_device,
-    triton_multiplies,
-    without_autocast,
-)
+from ..backend import CannotServe, check_maps, check_triton, named_backend, triton_multiplies, without_autocast
 from ..tracing import is_exporting
 from .batched import axial_attention_batched, content_context_batched, content_product, in_range
 from .cpp import axial_attention_cpp
@@ -201,16 +193,14 @@ def _triton(
     fitted = table if beyond == 'mask' else fit_table(table, query.shape[dim], beyond)
     if query.dtype != torch.float16:
         value, dtype = value.to(query.dtype), query.dtype
-    with on_device(query):
-        return axial_attention_triton(query, value, fitted, dim, context, norm, dtype)
+    return axial_attention_triton(query, value, fitted, dim, context, norm, dtype)
 
 
 def _context_triton(key: Tensor, value: Tensor) -> Tensor:
     _check_kernels(key, value)
     from .triton_content import content_context_triton
 
-    with on_device(key):
-        return content_context_triton(key, value)
+    return content_context_triton(key, value)
 
 
 def _check_kernels(query: Tensor, value: Tensor) -> None:

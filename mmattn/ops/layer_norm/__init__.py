@@ -1,12 +1,13 @@
 """The sum with a branch, and the layer norm of it, as in transformer blocks."""
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..backend import check_maps, check_triton, has_hooks, named_backend, on_device, triton_takes
+from ..backend import check_maps, check_triton, has_hooks, named_backend, triton_takes
 from ..derivatives import apply
 from ..tracing import is_tracing
 
@@ -77,14 +78,27 @@ def _triton(
     x: Tensor, branch: Tensor | None, weight: Tensor | None, bias: Tensor | None, kept: Tensor | None, eps: float,
     rate: float, dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """triton.py, imported when it is needed: Triton is not everywhere."""
     check_triton(x)
     if x.shape[-1] > WIDEST:
         raise ValueError(f"backend 'triton' takes at most {WIDEST} channels, not {x.shape[-1]}: choose 'reference'")
+    return sum_and_norm_triton(x.contiguous(), branch, weight, bias, kept, eps, rate, dtype)
+
+
+def sum_and_norm_triton(
+    x: Tensor, branch: Tensor | None, weight: Tensor | None, bias: Tensor | None, kept: Tensor | None = None,
+    eps: float = 1e-5, rate: float = 0.0, dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """:func:`sum_and_norm` of a contiguous x without its checks, which cost the host as much as a launch: for modules
+    that :func:`kernels_serve`."""
+    return apply(_function(), x, branch, weight, bias, kept, eps, rate, dtype)
+
+
+@cache
+def _function() -> type[torch.autograd.Function]:
+    """Imported when it is needed: Triton is not everywhere."""
     from .triton import SumAndNorm
 
-    with on_device(x):
-        return apply(SumAndNorm, x.contiguous(), branch, weight, bias, kept, eps, rate, dtype)
+    return SumAndNorm
 
 
 BACKENDS: dict[str, Callable[..., tuple[Tensor, Tensor | None]]] = {'reference': _reference, 'triton': _triton}
@@ -95,11 +109,14 @@ def kernels_serve(x: Tensor, *modules: nn.Module) -> bool:
     in graphs, where torch.compile fuses them."""
     if is_tracing() or not triton_takes(x) or not 0 < x.shape[-1] <= WIDEST or not x.is_contiguous():
         return False
-    plain = (not isinstance(part, nn.LayerNorm) or is_plain_norm(part, x) for part in modules)
-    return all(plain) and not any(map(has_hooks, modules))
+    for module in modules:
+        if has_hooks(module) or isinstance(module, nn.LayerNorm) and not is_plain_norm(module, x):
+            return False
+    return True
 
 
 def is_plain_norm(norm: nn.LayerNorm, x: Tensor) -> bool:
     """Whether it is torch's layer norm of the channels of x, with a weight and a bias."""
-    has_both = norm.weight is not None and norm.bias is not None
-    return type(norm) is nn.LayerNorm and has_both and norm.weight.shape == x.shape[-1:]
+    weight = norm.weight
+    has_both = weight is not None and norm.bias is not None
+    return type(norm) is nn.LayerNorm and has_both and weight.shape == x.shape[-1:]

@@ -6,7 +6,8 @@ keeps the sum, as torch's norm does, and a mean and a scale for each pixel. torc
 norms itself.
 """
 
-from functools import partial
+from functools import lru_cache, partial
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -29,13 +30,14 @@ class SumAndNorm(torch.autograd.Function):
         total, normed, statistics = x, None, None
         if branch is not None:
             branch = branch.contiguous()
-            total = torch.empty_like(x, dtype=torch.promote_types(x.dtype, branch.dtype))
+            both = x.dtype if x.dtype == branch.dtype else torch.promote_types(x.dtype, branch.dtype)
+            total = torch.empty_like(x, dtype=both)
         if weight is not None:
             normed = torch.empty_like(x, dtype=dtype or total.dtype)
             statistics = x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
         ctx.dtypes, ctx.numbers = (x.dtype, None if branch is None else branch.dtype), (eps, 1 / (1 - rate))
         if branch is not None or weight is not None:
-            tiles, sizes = _sizes(x)
+            tiles, sizes = _sizes(x.shape)
             run(
                 _sum_and_norm, (tiles,), x, branch, kept, weight, bias, total, normed, statistics, *ctx.numbers,
                 **sizes, BRANCH=branch is not None, KEPT=kept is not None, NORM=weight is not None,
@@ -56,10 +58,11 @@ def _gradients(
     of_total, of_normed, total, weight, bias, kept, statistics, eps, scale, dtype, branch_dtype
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Those of x, branch, weight and bias."""
-    of_total, of_normed = (None if grad is None else grad.contiguous() for grad in (of_total, of_normed))
+    of_total = None if of_total is None else of_total.contiguous()
+    of_normed = None if of_normed is None else of_normed.contiguous()
     of_x = torch.empty_like(total, dtype=dtype)
     of_branch = None if branch_dtype is None else torch.empty_like(total, dtype=branch_dtype)
-    tiles, sizes = _sizes(total)
+    tiles, sizes = _sizes(total.shape)
     steps = cdiv(tiles, PROGRAMS)
     programs = cdiv(tiles, steps)
     parts = None if of_normed is None else total.new_empty(programs, 2, total.shape[-1], dtype=torch.float32)
@@ -97,12 +100,13 @@ def _differentiable(
     return of_sum.to(dtype), of_branch, *others
 
 
-def _sizes(x: Tensor) -> tuple[int, dict[str, int]]:
+@lru_cache
+def _sizes(shape: torch.Size) -> tuple[int, dict[str, int]]:
     """Tiles of a map, and arguments of both kernels."""
-    C = x.shape[-1]
-    columns = next_power_of_2(C)
-    rows, pixels = max(1, NUMBERS // columns), x.numel() // C
-    sizes = dict(pixels=pixels, size=max(1, pixels // max(1, len(x))), C=C, ROWS=rows, COLUMNS=columns)
+    B, *places, C = shape
+    columns, size = next_power_of_2(C), prod(places)
+    rows, pixels = max(1, NUMBERS // columns), B * size
+    sizes = dict(pixels=pixels, size=max(1, size), C=C, ROWS=rows, COLUMNS=columns)
     return cdiv(pixels, rows), sizes
 
 

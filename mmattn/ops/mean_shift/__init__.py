@@ -19,7 +19,6 @@ from ..backend import (
     check_maps,
     check_triton,
     named_backend,
-    on_device,
     triton_multiplies,
     without_autocast,
 )
@@ -96,8 +95,7 @@ def projected_mean_shift(
     _check_triton(key, None, dropout_p)
     from .triton import projected_mean_shift_triton
 
-    with on_device(key):
-        return projected_mean_shift_triton(projected.to(autocast_dtype(projected)), parts, num_heads)
+    return projected_mean_shift_triton(projected.to(autocast_dtype(projected)), parts, num_heads)
 
 
 def mean_shift_by_landmarks(
@@ -266,8 +264,7 @@ def _triton(
     from .triton import mean_shift_attention_triton
 
     dtype = autocast_dtype(value)
-    with on_device(key):
-        return mean_shift_attention_triton(*(None if x is None else x.to(dtype) for x in (query, key, value, probe)))
+    return mean_shift_attention_triton(*(None if x is None else x.to(dtype) for x in (query, key, value, probe)))
 
 
 def _check_triton(key: Tensor, bias: Tensor | None, dropout_p: float) -> None:

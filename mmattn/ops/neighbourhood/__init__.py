@@ -25,10 +25,11 @@ from ..backend import (
     triton_takes,
 )
 from ..elsa.reference import within
+from ..tracing import is_tracing
 from .cpp import neighbourhood_attention_cpp
-from .reference import check_attention, check_neighbours, neighbourhood_attention_reference
+from .reference import check_attention, check_neighbours, check_parameters, neighbourhood_attention_reference
 
-__all__ = ['check_neighbours', 'neighbourhood_attention']
+__all__ = ['check_neighbours', 'may_be_continued', 'neighbourhood_attention']
 
 
 def neighbourhood_attention(
@@ -76,6 +77,10 @@ def neighbourhood_attention(
     if key is None or value is None:
         if key is not value or query.dim() != 6 or query.shape[3] != 3:
             raise ValueError(f'query without key and value must be (B, H, W, 3, heads, d), not {tuple(query.shape)}')
+        if backend in (None, 'triton') and not dropout_p and triton_takes(query):  # Views are left to its kernels.
+            check_maps(query=query, bias=bias, beyond=beyond)
+            check_parameters(*query.shape[4:], bias, beyond, kernel_size, dilation)
+            return _triton(query, None, None, bias, beyond, kernel_size, within(dilation, query), dropout_p)
         query, key, value = query.unbind(3)
     check_maps(dropout_p, query=query, key=key, value=value, bias=bias, beyond=beyond)
     check_attention(query, key, value, bias, beyond, kernel_size, dilation)
@@ -85,6 +90,11 @@ def neighbourhood_attention(
     if backend == 'triton':
         query, key, value = given
     return function(query, key, value, bias, beyond, kernel_size, within(dilation, query), dropout_p)
+
+
+def may_be_continued(query: Tensor, kernel_size: int, dilation: int) -> bool:
+    """Whether pixels ``beyond`` a map (B, H, W, ...) may be read. A graph may be for maps of other sizes."""
+    return is_tracing() or min(query.shape[1:3]) < kernel_size * dilation
 
 
 def fastest(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0) -> str:
@@ -110,17 +120,17 @@ def _triton(
     check_triton(query)
     if dropout_p:
         raise ValueError(f"backend 'triton' needs dropout_p=0, not {dropout_p}: choose backend 'reference'")
+    multiplies = triton_multiplies(query) or query.dtype in HALF and not query.is_cuda  # It is interpreted.
+    is_one_type = key is None or query.dtype == key.dtype == value.dtype
+    if multiplies and is_one_type and kernel_size <= 15 and query.shape[-1] <= 64:
+        from .tensor_cores import neighbourhood_attention_products
+
+        maps = query if key is None else torch.stack((query, key, value), 3)
+        return neighbourhood_attention_products(maps, bias, beyond, kernel_size, dilation)
+    from .triton import neighbourhood_attention_triton
+
+    maps = query.unbind(3) if key is None else (query, key, value)
     with on_device(query):
-        multiplies = triton_multiplies(query) or query.dtype in HALF and not query.is_cuda  # It is interpreted.
-        is_one_type = key is None or query.dtype == key.dtype == value.dtype
-        if multiplies and is_one_type and kernel_size <= 15 and query.shape[-1] <= 64:
-            from .tensor_cores import neighbourhood_attention_products
-
-            maps = query if key is None else torch.stack((query, key, value), 3)
-            return neighbourhood_attention_products(maps, bias, beyond, kernel_size, dilation)
-        from .triton import neighbourhood_attention_triton
-
-        maps = query.unbind(3) if key is None else (query, key, value)
         return neighbourhood_attention_triton(*maps, bias, beyond, kernel_size, dilation)
 
 

@@ -74,13 +74,17 @@ def check_attention(
     Raises:
         ValueError: if they do not fit each other.
     """
-    check_neighbours(k, dilation)
     if query.dim() != 5 or key.shape != query.shape or value.shape != query.shape:
         raise ValueError(
             'query, key and value must be (B, H, W, heads, d) of one shape, not '
             f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
-    heads, d = query.shape[3:]
+    check_parameters(*query.shape[3:], bias, beyond, k, dilation)
+
+
+def check_parameters(heads: int, d: int, bias: Tensor | None, beyond: Tensor | None, k: int, dilation: int) -> None:
+    """Check what :func:`check_attention` does, but for the maps."""
+    check_neighbours(k, dilation)
     for name, given, shape in (('bias', bias, (heads, 2 * k - 1, 2 * k - 1)), ('beyond', beyond, (2, heads, d))):
         if given is not None and given.shape != shape:
             raise ValueError(f'{name} must be {shape}, not {tuple(given.shape)}')

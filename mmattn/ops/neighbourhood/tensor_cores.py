@@ -30,11 +30,12 @@ def neighbourhood_attention_products(
 ) -> Tensor:
     """``neighbourhood_attention_reference`` of query, key and value as one tensor, (B, H, W, 3, heads, d)."""
     H, W = maps.shape[1:3]
-    height, width = (max(size, kernel_size * dilation) for size in (H, W))
-    if (height, width) != (H, W):
+    height, width = max(H, kernel_size * dilation), max(W, kernel_size * dilation)
+    is_continued = (height, width) != (H, W)
+    if is_continued:
         maps = continued(maps, None if beyond is None else F.pad(beyond, (0, 0, 0, 0, 1, 0)), height, width)
     out, _ = _operator(rows_of(maps)[0], None if bias is None else bias.contiguous(), kernel_size, dilation)
-    return out[:, :H, :W]
+    return out[:, :H, :W] if is_continued else out
 
 
 def _attention(maps: Tensor, bias: Tensor | None, k: int, dilation: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...arguments import check_whole
 from ..any_size import pad_to_multiple
 from ..attention import attention
-from ..backend import CannotServe, check_maps, check_triton, named_backend, on_device, triton_multiplies
+from ..backend import CannotServe, check_maps, check_triton, named_backend, triton_multiplies
 from ..heads import join_heads, split_heads
 from ..mean_shift import mean_shift_attention
 from ..windows import join_windows, mask_for, relative_bias, shifts_of, split_windows
@@ -112,8 +112,7 @@ def _triton(x: Tensor, table: Tensor, *arguments) -> Tensor:
         )
     from .triton import window_attention_triton
 
-    with on_device(x):
-        return window_attention_triton(x, table, *arguments)
+    return window_attention_triton(x, table, *arguments)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': window_attention_reference, 'triton': _triton}

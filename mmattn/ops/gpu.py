@@ -70,7 +70,7 @@ def run(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
     others and options.
 
     Triton looks up the compiled kernel at each call, by what it depends on. The same arguments, other than places in
-    memory, find it here in a third of the time. The launcher takes places as numbers, and then asks no driver for them.
+    memory, find it here without that. The launcher takes places as numbers, and then asks no driver for them.
 
     Raises:
         RuntimeError: if it cannot be compiled or launched here.
@@ -79,19 +79,16 @@ def run(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
         if not KEEPS_LAUNCHES or torch._C._len_torch_dispatch_stack() or _has_hooks():
             _look_up(kernel, grid, args, kwargs)
             return
-        key, values, places, given = [id(kernel), grid, *kwargs.values()], [], 0, None
+        key, values, places, device = [id(kernel), grid, *kwargs.values()], [], 0, None
         for x in args:
             if isinstance(x, Tensor):
-                key.append(x.dtype)
-                place = x.data_ptr()
+                place, device = x.data_ptr(), x.get_device()
+                key += x.dtype, device  # Triton refuses those that are not on a GPU.
                 values.append(place)
                 places |= place
-                given = x
             else:
                 key.append(x)
                 values.append(x)
-        device = None if given is None else given.get_device()
-        key.append(device)
         if places % 16:
             key += [x.data_ptr() % 16 for x in args if isinstance(x, Tensor)]
         known = LAUNCHES.get(key := tuple(key))

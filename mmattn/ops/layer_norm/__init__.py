@@ -88,8 +88,10 @@ def sum_and_norm_triton(
     x: Tensor, branch: Tensor | None, weight: Tensor | None, bias: Tensor | None, kept: Tensor | None = None,
     eps: float = 1e-5, rate: float = 0.0, dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """:func:`sum_and_norm` of a contiguous x without its checks, which cost the host as much as a launch: for modules
-    that :func:`kernels_serve`."""
+    """:func:`sum_and_norm` of a contiguous x without most of its checks, which cost the host time: for modules that
+    :func:`kernels_serve`."""
+    if branch is not None and branch.shape != x.shape:
+        raise ValueError(f'branch must be like x, {tuple(x.shape)}, not {tuple(branch.shape)}')
     return apply(_function(), x, branch, weight, bias, kept, eps, rate, dtype)
 
 

@@ -133,7 +133,9 @@ def _differentiate(ctx, grad: Tensor, *_) -> tuple[Tensor | None, ...]:
     return *maps, *(part.view(x.shape).to(x.dtype) for part, x in zip(parts, parameters)), of_bias, None
 
 
-_operator, _gradient_operator = operators('aggregated_attention', _attention, _setup, _differentiate, _gradients)
+_operator, _gradient_operator = operators(
+    'aggregated_attention_products', _attention, _setup, _differentiate, _gradients
+)
 
 
 def _grid(count: int, numbers: dict, block: str = 'QUERIES') -> tuple[int]:

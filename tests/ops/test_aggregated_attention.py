@@ -71,6 +71,16 @@ def test_shifted(sizes, monkeypatch):
     assert len(rows) == -(-H // 2)
 
 
+def test_vectors_of_zero():
+    """They have no gradient. One that is divided by a tiny norm would be the only one that is left after clipping."""
+    call, tensors = make_inputs(1, 2, 3, 2, 4, 3, 1, 2)
+    tensors['query'][0, 1, 2, 1] = 0
+    tensors['key_value'][0, 0, 1, 0, 0] = 0
+    _, of_query, of_key_value, *_ = results(call, list(tensors.values()), torch.ones(1, 2, 3, 2, 4), 'reference')
+    assert of_query[0, 1, 2, 1].count_nonzero() == of_key_value[0, 0, 1, 0, 0].count_nonzero() == 0
+    assert of_query[0, 0, 0].isfinite().all() and of_key_value.isfinite().all()
+
+
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 def test_shifted_in_few_digits(dtype):
     """In C++ on the CPU, and with the softmax in float32."""
@@ -136,10 +146,12 @@ def test_pools_of_a_graph(size, pooled, monkeypatch):
 @pytest.mark.parametrize('trained', [None, (5, 3), (14, 2)], ids=['whole', 'smaller', 'larger'])
 @pytest.mark.parametrize('sizes', [(2, 3, 19, 2, 5, 3, 2, 9), (1, 2, 8, 1, 40, 5, 2, 8)], ids=['odd', 'tiles'])
 def test_cpp(sizes, trained):
-    """Results and gradients of the C++ code are the reference's: in whole tiles and parts of them, with columns of the
-    bias that are the map's, or interpolated."""
+    """Results and gradients of the C++ code are the reference's: in whole tiles and parts of them, with vectors of
+    zero, with columns of the bias that are the map's, or interpolated."""
     B, H, W, heads, d, k, h, w = sizes
     _, tensors = make_inputs(*sizes)
+    for name in ('query', 'key_value', 'pooled'):
+        tensors[name][0, 0, 0] = 0
     X, J = trained or (W, w)
     tensors['pooled_bias'] = torch.randn(heads, H, h, X + 2 * J, dtype=torch.float64)
     columns = torch.arange(X)[:, None] + 2 * torch.arange(J).flip(0)  # as of pools of two columns

@@ -414,10 +414,13 @@ def test_keys_in_another_layout():
 @pytest.mark.usefixtures('triton_runs')
 @interpreted
 def test_aggregated_attention_takes_the_kernels():
-    """The layer's result and gradients are the same."""
+    """The layer's result and gradients are the same, also where queries and keys are zero."""
     layer, x, found = AggregatedAttention(8, 2, 2, kernel_size=5), torch.randn(2, 3, 5, 8), []
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
+    x[0, 1, 2] = 0
+    for projection in (layer.q, layer.kv):
+        torch.nn.init.zeros_(projection.bias)
     for layer.backend in ('shifted', 'triton'):
         out = layer(x)
         found.append([out, *torch.autograd.grad(out.square().sum(), layer.parameters())])

@@ -182,6 +182,8 @@ INLINE void write_tile(const float *tile, int64_t stride, int64_t count, int64_t
   }
 }
 
+INLINE float inverse_of(float norm) { return norm < LEAST_NORM ? 0 : 1 / norm; }
+
 // 1 / norm of the pixels of a tile.
 template <class T>
 INLINE T inverse_norms(const float *tile, int64_t d) {
@@ -189,7 +191,7 @@ INLINE T inverse_norms(const float *tile, int64_t d) {
   for (int64_t c = 0; c < d; ++c) sum += load<T>(tile + c * lanes<T>()) * load<T>(tile + c * lanes<T>());
   float all[lanes<T>()];
   store(all, sum);
-  for (float &one : all) one = 1 / std::max(std::sqrt(one), LEAST_NORM);
+  for (float &one : all) one = inverse_of(std::sqrt(one));
   return load<T>(all);
 }
 
@@ -199,7 +201,6 @@ INLINE void through_norm(float *grad, const float *unit, T inverse, int64_t d) {
   constexpr int64_t L = lanes<T>();
   T product = {};
   for (int64_t c = 0; c < d; ++c) product += load<T>(grad + c * L) * load<T>(unit + c * L);
-  product = inverse < 1 / LEAST_NORM ? product : T{};
   for (int64_t c = 0; c < d; ++c)
     store(grad + c * L, inverse * (load<T>(grad + c * L) - product * load<T>(unit + c * L)));
 }
@@ -207,7 +208,7 @@ INLINE void through_norm(float *grad, const float *unit, T inverse, int64_t d) {
 INLINE float inverse_norm(const float *x, int64_t d) {
   float sum = 0;
   for (int64_t c = 0; c < d; ++c) sum += x[c] * x[c];
-  return 1 / std::max(std::sqrt(sum), LEAST_NORM);
+  return inverse_of(std::sqrt(sum));
 }
 
 // The same for one vector; out may be grad.
@@ -215,7 +216,7 @@ INLINE void through_norm(const float *grad, const float *x, int64_t d, float *ou
   const float inverse = inverse_norm(x, d);
   float product = 0;
   for (int64_t c = 0; c < d; ++c) product += grad[c] * x[c];
-  product = inverse < 1 / LEAST_NORM ? product * inverse * inverse : 0;
+  product *= inverse * inverse;
   for (int64_t c = 0; c < d; ++c) out[c] = inverse * (grad[c] - product * x[c]);
 }
 

@@ -53,10 +53,12 @@ def cosine_queries(
 def of_norm_1(x: Tensor) -> Tensor:
     """Vectors (..., d) divided by their norm, in float32 at least.
 
-    A norm below 1e-6 counts as 1e-6. The release has 1e-12. With that, the gradient of a zero vector, as constant
-    images may have, is infinite in half precision.
+    A vector with a norm below 1e-6 becomes zero and has no gradient. Padding has such vectors in an untrained model.
+    The release divides them by 1e-12, so their gradients are so large that clipping takes all others away.
     """
-    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=1e-6)
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    norm = x.norm(dim=-1, keepdim=True)
+    return x / norm.masked_fill(norm < 1e-6, torch.inf)
 
 
 def scaled(unit: Tensor, temperature: Tensor, embedding: Tensor, keys: Tensor | int) -> Tensor:

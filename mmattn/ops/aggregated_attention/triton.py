@@ -167,14 +167,14 @@ def _read(x, at, there, c, D: tl.constexpr):
 
 @triton.jit
 def _inverse_norm(x):
-    return 1.0 / tl.maximum(tl.sqrt(tl.sum(x * x, 1)), LEAST_NORM)
+    norm = tl.sqrt(tl.sum(x * x, 1))
+    return 1.0 / tl.where(norm < LEAST_NORM, float('inf'), norm)
 
 
 @triton.jit
 def _through_norm(gradient, unit, inverse):
     """The gradient of vectors, from that of the same vectors of norm 1."""
-    along = tl.where(inverse * LEAST_NORM < 1.0, tl.sum(gradient * unit, 1), 0.0)
-    return (gradient - unit * along[:, None]) * inverse[:, None]
+    return (gradient - unit * tl.sum(gradient * unit, 1)[:, None]) * inverse[:, None]
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from triton.runtime import driver
 
 from ..errors import describe
-from .backend import on_device
+from .backend import is_other, on_device
 from .derivatives import apply, once, refuse
 from .tracing import is_tracing
 
@@ -115,7 +115,8 @@ def run(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
 
 def _look_up(kernel, grid: tuple[int, ...], args: tuple, kwargs: dict):
     """``kernel[grid](*args, **kwargs)``, which returns what Triton has compiled."""
-    with on_device(next((x for x in args if isinstance(x, Tensor)), None)):
+    given = next((x for x in args if isinstance(x, Tensor)), None)
+    with on_device(None if is_other(given) else given):  # Fake tensors launch nothing.
         return kernel[grid](*args, **kwargs)
 
 
@@ -180,4 +181,4 @@ def _is_seen(*args: object) -> bool:
         kind = type(x)
         if kind is not Tensor and kind is not nn.Parameter and isinstance(x, Tensor):
             return True
-    return torch._C._len_torch_dispatch_stack() > 0 or is_tracing()
+    return is_tracing() or torch._C._len_torch_dispatch_stack() > 0

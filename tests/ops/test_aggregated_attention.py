@@ -116,6 +116,15 @@ def test_bias_by_products(of, to):
     torch.testing.assert_close(*found)
 
 
+def test_large_matrices_are_not_kept(monkeypatch):
+    """Those of images of many sizes would fill the memory of a GPU."""
+    made, (table, to) = [], (torch.randn(2, 10, 6), ((6, 3), (4, 2)))
+    monkeypatch.setattr(TABLE, 'MAX_KEPT', 10 * 6 * 3 - 1)
+    monkeypatch.setattr(TABLE, 'kept', lambda make, like, *sizes: made.append(sizes) or make(*sizes, like.device))
+    TABLE._by_products(table, to, to, False)
+    assert [sizes[1] for sizes in made if len(sizes) == 3 and sizes[2] == table.dtype] == [(4, 2)]
+
+
 @pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
 @pytest.mark.parametrize('heads, channels, sizes', [(3, 21, (4, 70)), (9, 32, (2, 16))], ids=['parts', 'heads'])
 def test_table_in_cpp(heads, channels, sizes):

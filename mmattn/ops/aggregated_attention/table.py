@@ -1,5 +1,6 @@
 """The bias by position of TransNeXt: a table that an MLP makes of distances (section 3.1)."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,9 @@ from ..library import call, empty_like, operator
 from ..recompute import recompute
 from ..resize import interpolated
 from ..tracing import is_plain, is_tracing, kept
+
+#: numbers of a matrix that is kept for the next call: in images of many sizes, larger ones would fill a GPU's memory
+MAX_KEPT = 2**19
 
 #: pixels and pools of rows and of columns
 Axes = tuple[tuple[int, int], tuple[int, int]]
@@ -118,7 +122,12 @@ def _by_places(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBi
 
 def _by_products(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBias:
     """The same as products with matrices."""
-    rows, columns = (kept(_shares, table, *pair, table.dtype) for pair in zip(of, to))
+    rows, columns = (
+        kept(_shares, table, *pair, table.dtype)
+        if count * math.prod(pair[1]) <= MAX_KEPT
+        else _shares(*pair, table.dtype, table.device)
+        for count, *pair in zip(table.shape[1:], of, to)
+    )
     by_row = (rows.flatten(1).t() @ table).unflatten(1, to[0])
     return PooledBias(by_row, kept(distances, table, *of[1], interpolate)[1], to[1] if interpolate else None, columns)
 

@@ -2,8 +2,7 @@
 //
 // query: (B, H, W, heads, d); key_value: (B, H, W, 2, heads, d); pooled: (B, h, w, 2, heads, d). Pixels of these maps are
 // `..._stride` apart. scale: (heads), the factor of the queries besides the logarithm of the number of keys. embedding:
-// (heads, d); bias, token_bias: (heads, k * k); tokens: (heads, d, k * k); out: (B, H, W, heads, d). k is odd; or 0: no
-// neighbours.
+// (heads, d); bias, token_bias: (heads, k * k); tokens: (heads, d, k * k); out: (B, H, W, heads, d). k is odd.
 //
 // The bias of pooled token (i, j) for pixel (y, x) is
 //
@@ -398,7 +397,7 @@ INLINE T tile_queries(
     const Maps &a, int64_t image, int64_t head, int64_t y, int64_t x, int64_t count, Buffers &u, T *length) {
   read_tile<T>(a.query + a.pixel(image, y, x) * a.query_stride + head * a.d, a.query_stride, count, a.d, u.unit.data());
   const T inverse = inverse_norms<T>(u.unit.data(), a.d);
-  const int64_t rows = a.k ? std::min(y + a.reach, a.H - 1) - std::max<int64_t>(y - a.reach, 0) + 1 : 0;
+  const int64_t rows = std::min(y + a.reach, a.H - 1) - std::max<int64_t>(y - a.reach, 0) + 1;
   *length = load<T>(a.lengths.data() + rows * a.across + x) * a.scale[head];
   for (int64_t c = 0; c < a.d; ++c) {
     const T unit = load<T>(u.unit.data() + c * lanes<T>()) * inverse;
@@ -462,7 +461,7 @@ INLINE void forward_rows(
   pack_head(a, image, head, false, u);
   for (int64_t y = first - a.reach; y < first + a.reach; ++y) pack_row<T>(a, image, head, y, u);
   for (int64_t y = first; y < last; ++y) {
-    if (a.k) pack_row<T>(a, image, head, y + a.reach, u);
+    pack_row<T>(a, image, head, y + a.reach, u);
     for (int64_t x = 0; x < a.W; x += L) {
       const int64_t count = std::min(L, a.W - x);
       T length;
@@ -528,7 +527,7 @@ INLINE void backward_rows(
     float *of_keys = s.pooled + image * 2 * a.M * a.width, *of_values = of_keys + a.M * a.width;
     float *of_map = s.map + image * s.rows * a.W * 2 * a.d;  // of row first - reach
     for (int64_t y = first; y < last; ++y) {
-      if (a.k) pack_row<T>(a, image, head, y + a.reach, u);
+      pack_row<T>(a, image, head, y + a.reach, u);
       for (int64_t x = 0; x < a.W; x += L) {
         const int64_t count = std::min(L, a.W - x), place = (a.pixel(image, y, x) * a.heads + head) * a.d;
         T length;
@@ -600,14 +599,13 @@ INLINE void backward_rows(
         add_outer<T>(u.far.data(), u.along.data(), a.M, a.width, of_values);
         add_bias_gradient<T>(
             a, u.grad_far.data(), x, count, u.columns.data(), g.by_row + (head * a.H + y) * a.h * a.places);
-        if (!a.k) continue;
         put_tile<T>(a, u.scaled.data(), a.d, x, count, slot(a, u.rows_of_scaled, y, a.d));
         put_tile<T>(a, u.grad.data(), a.d, x, count, slot(a, u.rows_of_grad, y, a.d));
         put_tile<T>(a, u.grad_near.data(), a.taps, x, count, slot(a, u.rows_of_logits, y, a.taps));
         put_tile<T>(a, u.near.data(), a.taps, x, count, slot(a, u.rows_of_weights, y, a.taps));
       }
       // Rows of the map whose last query this is; at the end, those that others add to.
-      const int64_t until = !a.k ? y : y + 1 < last ? y - a.reach + 1 : last + a.reach;
+      const int64_t until = y + 1 < last ? y - a.reach + 1 : last + a.reach;
       for (int64_t row = y - a.reach; row < until; ++row)
         if (a.has(row))
           map_gradients<T>(
@@ -668,7 +666,7 @@ void aggregated_attention_backward(
   const int64_t tasks = a.heads * chunks, C = a.heads * a.d;
   const int64_t of_pooled = a.B * 2 * a.M * a.width, of_tokens = a.taps * a.width;
   const int64_t of_sums = (1 + a.d + 2 * a.taps) * WIDEST;
-  const int64_t rows = a.k ? a.H + 2 * a.reach * chunks : 0;  // of all tasks of a head
+  const int64_t rows = a.H + 2 * a.reach * chunks;  // of all tasks of a head
   std::vector<float> pooled_shares(tasks * of_pooled), sums(tasks * of_sums), token_sums(tasks * of_tokens);
   std::vector<float> map_shares(a.heads * a.B * rows * a.W * 2 * a.d);
   // the place of a row of the map in the shares of a task
@@ -703,7 +701,7 @@ void aggregated_attention_backward(
           through_norm(total.data(), pooled + i * a.pooled_stride + head * a.d, a.d, out);
       }
 #pragma omp for
-    for (int64_t i = 0; i < (a.k ? a.B * a.H : 0); ++i)
+    for (int64_t i = 0; i < a.B * a.H; ++i)
       for (int64_t head = 0; head < a.heads; ++head) {
         const int64_t image = i / a.H, y = i % a.H;
         float *sum = nullptr;

@@ -96,6 +96,7 @@ OF_IMAGENET = {
     'nat': 'nat/nat-t_in1k',
     'shunted': 'shunted/shunted-s_in1k',
     'pvt-v2': 'shunted/pvtv2-b2_in1k',
+    'transnext': 'transnext/transnext-t_in1k',
     'msf-vit': 'msf/msf-vit-s_in1k',
     'vit': 'msf/vit-s_in1k',
     'gsa-resnet': 'gsa/gsa-r50_in1k',

@@ -13,6 +13,7 @@ full = dict(
         type='mmattn.ShuntedTransformer',
         arch=dict(embed_dims=(64, 128, 320, 512), depths=(3, 4, 6, 3), num_heads=(1, 2, 5, 8), stem_convs=0),
     ),
+    transnext=dict(type='mmattn.TransNeXt', arch='tiny'),
     vit=dict(type='mmattn.MSFViT', arch='small', out_indices=(2, 5, 8, 11), final_norm=True),
     resnet=dict(type='mmattn.GSAResNet', depth=50, img_size=64),
     widths={
@@ -21,6 +22,7 @@ full = dict(
         'swin': [96, 192, 384, 768],
         'conv-gsa': [96, 192, 384, 768],
         'pvt-v2': [64, 128, 320, 512],
+        'transnext': [72, 144, 288, 576],
         '': [64, 128, 256, 512],
     },
 )

@@ -15,6 +15,7 @@ models = {
         'pvt-v2': dict(
             of['pvt_v2'], stem='convolution', feed_forward='conv', attention=dict(type='SpatialReductionAttention')
         ),
+        'transnext': of['transnext'],
         'msf-vit': of['vit'],
         'vit': dict(of['vit'], form='plain'),
         'gsa-resnet': of['resnet'],

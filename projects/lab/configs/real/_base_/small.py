@@ -28,6 +28,12 @@ shunted = dict(
     drop_path_rate=0.0,
 )
 pvt_v2 = dict(shunted, arch=dict(pyramid_sizes, depths=(1, 2, 3, 1), num_heads=(1, 2, 4, 8)))
+transnext = dict(
+    type='mmattn.TransNeXt',
+    arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 3, 1), num_heads=(1, 2, 4, 8)),
+    pretrain_size=48,  # the classifiers' crops
+    drop_path_rate=0.0,
+)
 vit = dict(
     type='mmattn.MSFViT',
     arch=dict(embed_dim=160, depth=6, num_heads=5),

@@ -161,4 +161,7 @@ def rows_of(x: Tensor) -> tuple[Tensor, int]:
     fits, count = outside == [H * W * stride, W * stride], 1
     for size, step in zip(reversed(sizes), reversed(x.stride()[3:])):
         fits, count = fits and step == count, count * size
-    return (x, stride) if fits else (x.contiguous(), count)  # x: a part of a fused projection, too
+    if fits:
+        return x, stride  # a part of a fused projection, too
+    # A map one pixel wide counts as contiguous with any stride of its columns, which kernels read: view() sets it.
+    return x.contiguous().view(-1).view(x.shape), count

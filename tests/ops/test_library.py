@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from mmattn.ops import library
 from tests import ROOT
@@ -77,3 +78,11 @@ def test_random_calls_read_and_write_within_bounds(tmp_path, seed):
         text=True,
     )
     assert done.returncode == 0 and 'right' in done.stdout, done.stderr[-3000:]
+
+
+def test_rows_of_narrow_maps():
+    """Kernels read the stride of the columns, which torch leaves as it is where there is one column."""
+    x = torch.randn(2, 1, 3, 4).transpose(1, 2)
+    rows, stride = library.rows_of(x)
+    assert x.stride(2) == 12 and rows.stride(2) == stride == 4
+    torch.testing.assert_close(rows, x)

@@ -47,7 +47,7 @@ class ViTFrame(Backbone):
         class_token: whether there is a class token.
         registers: number of registers ("Vision Transformers Need Registers").
         rope: base of the rotary position embedding in token mixers that have one, 100 in DINOv3; None: there is none.
-            See :func:`mmattn.ops.rotary.rotation`.
+            See :func:`mmattn.ops.rotary.rotation`. ``RankAugmentedAttention`` has positions in pixels of the map.
         qkv_bias: whether the projections to query, key and value have biases where ``attention`` is None.
         layer_scale: what the factors of LayerScale start at; None: there are none.
         norm_eps: eps of the norms of blocks and outputs.

@@ -254,6 +254,8 @@ class _AttentionCounter(TorchDispatchMode):
             is_attention = not any(self._is_weight(args[place]) for place in self.factors[name])
         else:
             is_attention = any(part in name for part in self.operators)
+        if name == 'aggregated_attention':  # As in the steps that it replaces, those with pooled tokens are products.
+            flops = 2 * 2 * math.prod(args[0].shape) * math.prod(args[2].shape[1:3])
         if is_attention:
             self.flops += flops
         elif not flops:  # a view, a cast or a copy

@@ -79,7 +79,7 @@ def table_of_pairs(first: nn.Module, second: nn.Module, rows: Tensor, columns: T
     if plain and library.takes(rows, *(x.weight.detach() for x in layers), dtypes=HALF_OR_SINGLE):
         tensors = (x for layer in layers for x in (layer.weight, layer.bias))
         weight, bias, out_weight, out_bias = (x.to(autocast_dtype(x)).float() for x in tensors)
-        of_rows = torch.addcmul(bias, rows[:, None].float(), weight[:, 0])
+        of_rows = bias + rows[:, None].float() * weight[:, 0]
         table = _relu_of_pairs(of_rows, columns[:, None].float() * weight[:, 1], out_weight)
         return (table + out_bias[:, None, None]).to(rows.dtype)
 

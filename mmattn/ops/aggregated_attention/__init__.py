@@ -70,9 +70,9 @@ def aggregated_attention(
         token_bias: (heads, k * k), c.
         dropout_p: probability of dropping a weight of the softmax.
         backend: 'reference', 'shifted', which makes no copy per neighbour, 'cpp' (the CPU, in float32), which has no
-            weights in memory, or 'triton' (GPUs, 16 bits, d of at most 64). The last two have
-            neither dropout nor second derivatives, and torch.func does not take them. On the CPU, the sum over
-            neighbours of 'shifted' is in C++, too, without second derivatives. None chooses the fastest that can serve.
+            weights in memory, or 'triton' (GPUs, 16 bits, d of at most 64). The last two have neither dropout nor
+            second derivatives, and torch.func does not take them. On the CPU, the sum over neighbours of 'shifted' is
+            in C++, too, without second derivatives. None chooses the fastest that can serve.
 
     Returns:
         (B, H, W, heads, d), of the dtype of ``key_value``. The softmax is computed in float32 at least.

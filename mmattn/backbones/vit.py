@@ -117,7 +117,7 @@ class ViTFrame(Backbone):
         check_finite('norm_eps', norm_eps, 0)
         if layer_scale is not None:
             check_finite('layer_scale', layer_scale)
-        if final_norm not in (True, False, 'all'):
+        if not isinstance(final_norm, bool) and final_norm != 'all':
             raise ValueError(f"final_norm must be True, False or 'all', not {final_norm!r}")
         check_whole('patch_size', patch_size)
         check_whole('img_size', img_size)

@@ -166,6 +166,12 @@ def test_prefix_tokens_of_a_block_that_does_not_take_them():
         with_registers(attention=dict(type='DepthwiseConv'))
 
 
+def test_final_norm_is_no_number():
+    """Python takes 1 for True, but a config that says 1 means something else."""
+    with pytest.raises(ValueError, match="final_norm must be True, False or 'all', not 1"):
+        with_registers(final_norm=1)
+
+
 def test_dropout_of_prefix_tokens():
     """drop_rate drops numbers of the class token and of registers, too, before the first block."""
     frame, seen = with_registers(drop_rate=0.5).train(), []

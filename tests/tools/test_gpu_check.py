@@ -212,3 +212,18 @@ def test_dry_run(monkeypatch, tmp_path):
     gpu_check.main()
     written = (tmp_path / 'results.md').read_text()
     assert '| inference | gsa-r50 | r50 |' in written and '| mask-rcnn | gsa-r50 |' in written
+
+
+@pytest.mark.slow
+def test_host_calls_need_no_gpu():
+    """What the host does in a step on a GPU is counted without one, for a model and its peer, with Triton's kernels: a
+    training step has more calls than inference."""
+    pytest.importorskip('triton')
+    command = [sys.executable, ROOT / 'tools' / 'dev' / 'host_calls.py', 'dinat-t', '--runs', '1']
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-2000:]
+    rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in result.stdout.splitlines()[2:]]
+    steps, models = ('inference', 'training'), ('swin-t', 'dinat-t')
+    assert [row[:2] for row in rows] == [[step, model] for step in steps for model in models]
+    counts = [int(row[3].replace(',', '')) for row in rows]
+    assert all(0 < inference < training for inference, training in zip(counts[:2], counts[2:]))

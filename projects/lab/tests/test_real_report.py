@@ -15,9 +15,10 @@ def write(folder, run, seconds=60, **metrics):
 
 def test_table(tmp_path):
     """Runs that chose the rate are left out, AP becomes percent, seeds have a mean, and a missing run is a dash. Of
-    several rates the best classifier counts, and what diverged is no number."""
+    several rates the best classifier counts, one without an accuracy last, and what diverged is no number."""
     write(tmp_path / 'tiny' / 'swin', 'rate0.001_seed0', 600, **{'accuracy/top1': 31.25, 'accuracy/top5': 60.0})
     write(tmp_path / 'tiny' / 'swin', 'rate0.0005_seed0', 600, **{'accuracy/top1': 21.0, 'accuracy/top5': 50.0})
+    write(tmp_path / 'tiny' / 'swin', 'rate0.002_seed0')
     write(tmp_path / 'tiny' / 'swin', 'rate0.001_sweep', 600, **{'accuracy/top1': 99.0, 'accuracy/top5': 99.0})
     write(tmp_path / 'tiny' / 'vit', 'rate0.001_seed0', 0, **{'accuracy/top1': math.nan})
     write(tmp_path / 'camvid' / 'swin', 'rate0.001_seed0', mIoU=40.0)

@@ -91,7 +91,7 @@ def finished(folder: Path) -> dict[str, list[Run]]:
 
 def best(runs: list[Run]) -> Run:
     """The classifier with the highest accuracy; one that diverged only if there is no other."""
-    return max(runs, key=lambda run: (not run.diverged, run.metrics['accuracy/top1']))
+    return max(runs, key=lambda run: (not run.diverged, run.metrics.get('accuracy/top1', 0)))
 
 
 def table(

@@ -154,14 +154,18 @@ def distances(size: int, count: int, known: bool, device: torch.device) -> tuple
 
     Returns:
         all that there may be, (D), and the place of that of each pixel and pool among them, (size, count). They are one
-        pixel apart if all pools have the same length, or else half a pixel.
+        pixel apart. If pools differ in length, those in between follow. So the places of neighbouring pixels are
+        neighbours.
     """
     alike = (known or not is_tracing()) and size % count == 0
-    step, length = (2, size // count) if alike else (1, 1)
+    furthest = 2 * size - (size // count if alike else 1) - 1
     first, last = pools(size, count, device)
     halves = 2 * torch.arange(size, device=device)[:, None] - (first + last)
-    furthest = 2 * size - length - 1
-    return torch.arange(-furthest, furthest + 1, step, device=device) / 2, (halves + furthest) // step
+    distance, place = torch.arange(-furthest, furthest + 1, 2, device=device), (halves + furthest) // 2
+    if not alike:
+        distance = torch.cat((distance, torch.arange(1 - furthest, furthest, 2, device=device)))
+        place = place + (halves + furthest) % 2 * (furthest + 1)
+    return distance / 2, place
 
 
 def pool_to(x: Tensor, height: int, width: int) -> Tensor:

@@ -20,6 +20,7 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <type_traits>
 #include <vector>
 
 #include "../vector.h"
@@ -56,7 +57,10 @@ struct Maps {
   std::vector<int> place;     // (J, X)
   std::vector<Between> x, j;  // of W and of w
   bool whole;                 // nothing is interpolated
-  bool neighbours;            // so it is, and the places of neighbouring pixels are neighbours, too
+  // so it is, and the places of neighbouring pixels are neighbours, too: `bias_at` is the place of each pooled token in
+  // the rows of by_row, for pixel 0
+  bool neighbours;
+  std::vector<int64_t> bias_at;
   std::vector<float> lengths;  // (1 + k, across): the logarithm of the number of keys, by that of rows of neighbours
   std::vector<float> outside;  // (k, across): of the columns of neighbours, -inf outside of the map, else 0
 
@@ -80,6 +84,8 @@ struct Maps {
     neighbours = whole;
     for (int64_t i = 0; i < J; ++i)
       for (int64_t n = 1; n < X; ++n) neighbours &= place[i * X + n] == place[i * X + n - 1] + 1;
+    for (int64_t m = 0; neighbours && m < padded(M, BLOCK); ++m)
+      bias_at.push_back(m < M ? m / w * places + place[m % w * X] : 0);
     for (int64_t rows = 0; rows <= k; ++rows)
       for (int64_t n = 0; n < across; ++n) {
         const int64_t inside = std::min(n + reach, W - 1) - std::max<int64_t>(n - reach, 0) + 1;
@@ -275,18 +281,25 @@ INLINE void pack_row(const Maps &a, int64_t image, int64_t head, int64_t y, Buff
   }
 }
 
+// The bias of a tile, from a place on. Pixels beyond the row of the map have any: they have no gradient.
+template <class T>
+INLINE T neighbouring_bias(const Maps &a, const float *by_row, int64_t at) {
+  constexpr int64_t L = lanes<T>();
+  const int64_t size = a.h * a.places;
+  if (at + L <= size) return load<T>(by_row + at);
+  float rest[L] = {};
+  for (int64_t n = 0; at + n < size; ++n) rest[n] = by_row[at + n];
+  return load<T>(rest);
+}
+
 // The bias of a tile from x on, (M, lanes). Pixels beyond the row have that of the last one.
 template <class T>
-INLINE void read_bias(const Maps &a, const float *by_row, int64_t x, int64_t count, float *columns, float *out) {
+INLINE void read_bias(const Maps &a, const float *by_row, int64_t x, float *columns, float *out) {
   constexpr int64_t L = lanes<T>();
   for (int64_t i = 0; i < a.h; ++i, by_row += a.places) {
     float *to = a.whole ? out : columns;
     for (int64_t j = 0; j < a.J; ++j, to += L) {
       const int *place = a.place.data() + j * a.X;
-      if (a.neighbours && count == L) {
-        store(to, load<T>(by_row + place[x]));
-        continue;
-      }
       for (int64_t n = 0; n < L; ++n) {
         const Between &at = a.x[x + n];
         const float first = by_row[place[at.first]];
@@ -307,6 +320,19 @@ template <class T>
 INLINE void add_bias_gradient(
     const Maps &a, const float *grad, int64_t x, int64_t count, float *columns, float *by_row) {
   constexpr int64_t L = lanes<T>();
+  if (a.neighbours) {
+    // Places of one column after another overlap, so that each sum would wait for the last one.
+    for (int64_t j = 0; j < a.w; ++j)
+      for (int64_t i = 0; i < a.h; ++i) {
+        const float *from = grad + (i * a.w + j) * L;
+        float *to = by_row + a.bias_at[i * a.w + j] + x;
+        if (to + L <= by_row + a.h * a.places)
+          store(to, load<T>(to) + load<T>(from));
+        else
+          for (int64_t n = 0; n < count; ++n) to[n] += from[n];
+      }
+    return;
+  }
   for (int64_t i = 0; i < a.h; ++i, by_row += a.places) {
     if (!a.whole) std::fill_n(columns, a.J * L, 0.f);
     for (int64_t j = 0; !a.whole && j < a.w; ++j) {
@@ -319,10 +345,6 @@ INLINE void add_bias_gradient(
     const float *from = a.whole ? grad : columns;
     for (int64_t j = 0; j < a.J; ++j, from += L) {
       const int *place = a.place.data() + j * a.X;
-      if (a.neighbours && count == L) {
-        store(by_row + place[x], load<T>(by_row + place[x]) + load<T>(from));
-        continue;
-      }
       for (int64_t n = 0; n < count; ++n) {
         const Between &at = a.x[x + n];
         by_row[place[at.first]] += (1 - at.share) * from[n];
@@ -333,13 +355,13 @@ INLINE void add_bias_gradient(
   }
 }
 
-// out[m] += sum_c x[c] * y[m][c], of a tile, for `blocks` of m; y: (blocks, d, BLOCK).
-template <class T>
-INLINE void products(const float *x, const float *y, int64_t d, int64_t blocks, float *out) {
+// out[m] = first(m) + sum_c x[c] * y[m][c], of a tile, for `blocks` of m; y: (blocks, d, BLOCK).
+template <class T, class First>
+INLINE void products(const float *x, const float *y, int64_t d, int64_t blocks, float *out, First first) {
   constexpr int64_t L = lanes<T>();
   for (int64_t block = 0; block < blocks; ++block, out += BLOCK * L) {
     T sum[BLOCK];
-    for (int64_t i = 0; i < BLOCK; ++i) sum[i] = load<T>(out + i * L);
+    for (int64_t i = 0; i < BLOCK; ++i) sum[i] = first(block * BLOCK + i);
     for (int64_t c = 0; c < d; ++c, y += BLOCK) {
       const T own = load<T>(x + c * L);
       for (int64_t i = 0; i < BLOCK; ++i) sum[i] += y[i] * own;
@@ -348,18 +370,37 @@ INLINE void products(const float *x, const float *y, int64_t d, int64_t blocks, 
   }
 }
 
-// out[m][c] += sum_n x[m][n] * y[n][c], over the pixels of a tile; y: (lanes, width).
+template <class T>
+INLINE void products(const float *x, const float *y, int64_t d, int64_t blocks, float *out) {
+  products<T>(x, y, d, blocks, out, [](int64_t) INLINE_LAMBDA { return T{}; });
+}
+
+// out[m][c] += sum_n x[m][n] * own[n][c], over the pixels of a tile, for ROWS of m. The sums do not wait for each other.
+template <class T, int ROWS>
+INLINE void add_outer_rows(const float *x, const T *own, int64_t width, float *out) {
+  constexpr int64_t L = lanes<T>();
+  T sum[ROWS];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < ROWS; ++i) sum[i] = load<T>(out + i * width);
+#pragma GCC unroll 16
+  for (int64_t n = 0; n < L; ++n)
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < ROWS; ++i) sum[i] += x[i * L + n] * own[n];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < ROWS; ++i) store(out + i * width, sum[i]);
+}
+
+// out[m][c] += sum_n x[m][n] * y[n][c]; y: (lanes, width).
 template <class T>
 INLINE void add_outer(const float *x, const float *y, int64_t M, int64_t width, float *out) {
-  constexpr int64_t L = lanes<T>();
+  constexpr int64_t L = lanes<T>(), ROWS = L / 2;  // with y, three quarters of the registers
   for (int64_t c = 0; c < width; c += L) {
     T own[L];
+#pragma GCC unroll 16
     for (int64_t n = 0; n < L; ++n) own[n] = load<T>(y + n * width + c);
-    for (int64_t m = 0; m < M; ++m) {
-      T sum = load<T>(out + m * width + c);
-      for (int64_t n = 0; n < L; ++n) sum += x[m * L + n] * own[n];
-      store(out + m * width + c, sum);
-    }
+    int64_t m = 0;
+    for (; m + ROWS <= M; m += ROWS) add_outer_rows<T, ROWS>(x + m * L, own, width, out + m * width + c);
+    for (; m < M; ++m) add_outer_rows<T, 1>(x + m * L, own, width, out + m * width + c);
   }
 }
 
@@ -381,14 +422,30 @@ INLINE void products_of_row(const Maps &a, const float *x, const float *row, flo
   for (; t < a.k; ++t) products_of_taps<T, 1>(x, row + t, a.pitch, a.d, out + t * lanes<T>());
 }
 
-// out[c] += sum_t weights[t] * row[c][t], for the k neighbours in a packed row.
-template <class T>
-INLINE void sums_of_row(const Maps &a, const float *weights, const float *row, float *out) {
-  for (int64_t c = 0; c < a.d; ++c, row += a.pitch) {
+// out[c] += sum_t weights[t] * row[c][t], for neighbours t in a packed row. Weights are `step` apart, and neighbours
+// `direction`.
+template <class T, int TAPS>
+INLINE void sums_of_taps(
+    const float *weights, int64_t step, const float *row, int64_t direction, int64_t pitch, int64_t d, float *out) {
+  T own[TAPS];
+  for (int64_t t = 0; t < TAPS; ++t) own[t] = load<T>(weights + t * step);
+  for (int64_t c = 0; c < d; ++c, row += pitch) {
     T sum = load<T>(out + c * lanes<T>());
-    for (int64_t t = 0; t < a.k; ++t) sum += load<T>(weights + t * lanes<T>()) * load<T>(row + t);
+    for (int64_t t = 0; t < TAPS; ++t) sum += own[t] * load<T>(row + t * direction);
     store(out + c * lanes<T>(), sum);
   }
+}
+
+template <class T>
+INLINE void sums_of_row(
+    const Maps &a, const float *weights, int64_t step, const float *row, int64_t direction, float *out) {
+  int64_t t = 0;
+  const auto of = [&](auto taps) INLINE_LAMBDA {
+    sums_of_taps<T, taps>(weights + t * step, step, row + t * direction, direction, a.pitch, a.d, out);
+    t += taps;
+  };
+  while (t + 3 <= a.k) of(std::integral_constant<int, 3>());
+  while (t < a.k) of(std::integral_constant<int, 1>());
 }
 
 // Queries of norm 1 of a tile, and scaled ones. Returns 1 / norm of the queries; `length` is the factor of the scaled.
@@ -411,8 +468,10 @@ INLINE T tile_queries(
 template <class T>
 INLINE void tile_logits(const Maps &a, int64_t head, int64_t y, int64_t x, int64_t count, Buffers &u) {
   constexpr int64_t L = lanes<T>();
-  for (int64_t t = 0; t < a.taps; ++t) store(u.added.data() + t * L, T{} + a.token_bias[head * a.taps + t]);
-  products<T>(u.unit.data(), u.tokens.data(), a.d, blocks(a.taps), u.added.data());
+  const float *token_bias = a.token_bias + head * a.taps;
+  products<T>(u.unit.data(), u.tokens.data(), a.d, blocks(a.taps), u.added.data(), [&](int64_t t) INLINE_LAMBDA {
+    return T{} + (t < a.taps ? token_bias[t] : 0);
+  });
   for (int64_t i = 0; i < a.k; ++i) {
     float *near = u.near.data() + i * a.k * L;
     if (!a.has(y + i - a.reach)) {
@@ -425,21 +484,41 @@ INLINE void tile_logits(const Maps &a, int64_t head, int64_t y, int64_t x, int64
       store(near + t * L, load<T>(near + t * L) + a.bias[(head * a.k + i) * a.k + t] + beyond);
     }
   }
-  read_bias<T>(a, a.by_row + (head * a.H + y) * a.h * a.places, x, count, u.columns.data(), u.far.data());
-  products<T>(u.scaled.data(), u.keys.data(), a.d, blocks(a.M), u.far.data());
+  const float *by_row = a.by_row + (head * a.H + y) * a.h * a.places;
+  const auto far = [&](auto bias) INLINE_LAMBDA {
+    products<T>(u.scaled.data(), u.keys.data(), a.d, blocks(a.M), u.far.data(), bias);
+  };
+  if (a.neighbours) {
+    far([&](int64_t m) INLINE_LAMBDA { return neighbouring_bias<T>(a, by_row, a.bias_at[m] + x); });
+  } else {
+    read_bias<T>(a, by_row, x, u.columns.data(), u.far.data());
+    far([&](int64_t m) INLINE_LAMBDA { return load<T>(u.far.data() + m * L); });
+  }
+}
+
+template <class T>
+INLINE T larger(T x, T y) {
+  return y > x ? y : x;
+}
+
+// The largest of `count` vectors. Four at a time do not wait for each other.
+template <class T>
+INLINE T largest(const float *x, int64_t count) {
+  constexpr int64_t L = lanes<T>();
+  T most[4] = {load<T>(x), load<T>(x), load<T>(x), load<T>(x)};
+  int64_t n = 0;
+  for (; n + 4 <= count; n += 4)
+    for (int64_t i = 0; i < 4; ++i) most[i] = larger(most[i], load<T>(x + (n + i) * L));
+  for (; n < count; ++n) most[0] = larger(most[0], load<T>(x + n * L));
+  return larger(larger(most[0], most[1]), larger(most[2], most[3]));
 }
 
 // Logits of a tile to exponentials, in place. Returns 1 / their sum, which makes weights of them.
 template <class T>
 INLINE T softmax(const Maps &a, float *near, float *far) {
   constexpr int64_t L = lanes<T>();
-  T most = load<T>(far), sum = {};
-  const auto larger = [&](const float *logits, int64_t count) INLINE_LAMBDA {
-    for (int64_t m = 0; m < count; ++m) {
-      const T other = load<T>(logits + m * L);
-      most = other > most ? other : most;
-    }
-  };
+  const T most = larger(largest<T>(near, a.taps), largest<T>(far, a.M));
+  T sum = {};
   const auto exponentials = [&](float *logits, int64_t count) INLINE_LAMBDA {
     for (int64_t m = 0; m < count; ++m) {
       const T weight = exponential(load<T>(logits + m * L) - most);
@@ -447,8 +526,6 @@ INLINE T softmax(const Maps &a, float *near, float *far) {
       store(logits + m * L, weight);
     }
   };
-  larger(near, a.taps);
-  larger(far, a.M);
   exponentials(near, a.taps);
   exponentials(far, a.M);
   return 1 / sum;
@@ -468,7 +545,6 @@ INLINE void forward_rows(
       tile_queries(a, image, head, y, x, count, u, &length);
       tile_logits<T>(a, head, y, x, count, u);
       const T inverse = softmax<T>(a, u.near.data(), u.far.data());
-      std::fill(u.out.begin(), u.out.end(), 0.f);
       products<T>(u.far.data(), u.values_along.data(), a.M, blocks(a.d), u.out.data());
       for (int64_t c = 0; c < a.d; ++c) store(u.out.data() + c * L, load<T>(u.out.data() + c * L) * inverse);
       for (int64_t t = 0; t < a.taps; ++t)
@@ -476,7 +552,7 @@ INLINE void forward_rows(
       for (int64_t i = 0; i < a.k; ++i)
         if (a.has(y + i - a.reach))
           sums_of_row<T>(
-              a, u.near.data() + i * a.k * L, slot(a, u.map_values, y + i - a.reach, a.d) + x, u.out.data());
+              a, u.near.data() + i * a.k * L, L, slot(a, u.map_values, y + i - a.reach, a.d) + x, 1, u.out.data());
       write_tile<T>(u.out.data(), a.heads * a.d, count, a.d, out + (a.pixel(image, y, x) * a.heads + head) * a.d);
     }
   }
@@ -503,14 +579,9 @@ INLINE void map_gradients(const Maps &a, int64_t y, int64_t first, int64_t last,
       for (int64_t i = 0; i < a.k; ++i) {
         const int64_t of = y - i + a.reach;
         if (of < first || of >= last) continue;
-        const float *factor = slot(a, factors, of, a.taps) + i * a.k * a.pitch + x;
-        const float *map = slot(a, maps, of, a.d) + x;
-        for (int64_t c = 0; c < a.d; ++c, map += a.pitch) {
-          T sum = load<T>(u.out.data() + c * L);
-          for (int64_t t = 0, at = a.k - 1; t < a.k; ++t, --at)
-            sum += load<T>(factor + t * a.pitch + at) * load<T>(map + at);
-          store(u.out.data() + c * L, sum);
-        }
+        // the first neighbour is k - 1 pixels further on
+        const float *factor = slot(a, factors, of, a.taps) + i * a.k * a.pitch + x + a.k - 1;
+        sums_of_row<T>(a, factor, a.pitch - 1, slot(a, maps, of, a.d) + x + a.k - 1, -1, u.out.data());
       }
       write_tile<T>(u.out.data(), 2 * a.d, std::min(L, a.W - x), a.d, out + (2 * x + part) * a.d);
     }
@@ -543,7 +614,6 @@ INLINE void backward_rows(
           if (a.has(y + i - a.reach))
             products_of_row<T>(
                 a, u.grad.data(), slot(a, u.map_values, y + i - a.reach, a.d) + x, u.grad_near.data() + i * a.k * L);
-        std::fill(u.grad_far.begin(), u.grad_far.end(), 0.f);
         products<T>(u.grad.data(), u.values.data(), a.d, blocks(a.M), u.grad_far.data());
         T mean = {};
         for (int64_t m = 0; m < a.M; ++m) {
@@ -562,9 +632,7 @@ INLINE void backward_rows(
         }
 
         // of the scaled queries, and of what is in them
-        std::fill(u.grad_scaled.begin(), u.grad_scaled.end(), 0.f);
         products<T>(u.grad_far.data(), u.keys_along.data(), a.M, blocks(a.d), u.grad_scaled.data());
-        std::fill(u.out.begin(), u.out.end(), 0.f);
         products<T>(u.grad_near.data(), u.tokens_along.data(), a.taps, blocks(a.d), u.out.data());
         write_tile<T>(u.unit.data(), a.width, L, a.d, u.along.data());
         add_outer<T>(u.grad_near.data(), u.along.data(), a.taps, a.width, s.tokens);
@@ -579,7 +647,7 @@ INLINE void backward_rows(
         for (int64_t i = 0; i < a.k; ++i)
           if (a.has(y + i - a.reach))
             sums_of_row<T>(
-                a, u.grad_near.data() + i * a.k * L, slot(a, u.map_keys, y + i - a.reach, a.d) + x,
+                a, u.grad_near.data() + i * a.k * L, L, slot(a, u.map_keys, y + i - a.reach, a.d) + x, 1,
                 u.grad_scaled.data());
         T of_length = {};
         for (int64_t c = 0; c < a.d; ++c) {

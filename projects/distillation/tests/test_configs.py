@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from mmcv.transforms import Compose
 from mmengine.config import Config
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from mmpretrain.structures import DataSample
@@ -20,6 +22,7 @@ CONFIGS = ROOT / 'projects' / 'distillation' / 'configs'
 STUDENTS, GRAFTS = (sorted((CONFIGS / folder).glob('*.py')) for folder in ('students', 'grafts'))
 TOY_DISTILLATION, TOY_GRAFT = CONFIGS / 'toy' / 'distill.py', CONFIGS / 'toy' / 'graft.py'
 REAL_DISTILLATION, REAL_GRAFT = CONFIGS / 'real' / 'distill.py', CONFIGS / 'real' / 'graft.py'
+REAL_FOCUS = CONFIGS / 'real' / 'distill-focus.py'
 #: a teacher and a schedule each
 ROWS = [*Config.fromfile(CONFIGS / '_base_' / 'rows.py').rows]
 
@@ -140,6 +143,19 @@ def test_distillation_on_real_photographs_runs(case):
         read_row(ROOT / 'projects/lab/configs/real' / 'tiny-imagenet.py', 'shunted').model.backbone,
     )
     assert {**given, 'init_cfg': None} == {**trained, 'init_cfg': None}
+    check_step(cfg)
+
+
+def test_a_trained_vit_teaches_on_real_photographs():
+    """In the same steps as the Shunted Transformer, which can be a student here. Its images are whole patches, and
+    views have keys, so that its features are kept."""
+    cfg, other = read_row(REAL_FOCUS, 'shunted'), read_row(REAL_DISTILLATION, 'swin')
+    assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
+    assert cfg.train_cfg == other.train_cfg and cfg.param_scheduler == other.param_scheduler
+    assert cfg.model.teacher.img_size % 14 == 0 and cfg.model.teacher.cache
+    pipeline = Compose(cfg.train_dataloader.dataset.pipeline[1:])
+    sample = pipeline(dict(img=np.zeros((64, 64, 3), np.uint8), img_path='a.jpg', img_shape=(64, 64)))
+    assert sample['inputs'].shape == (3, 48, 48) and sample['data_samples'].view_key
     check_step(cfg)
 
 

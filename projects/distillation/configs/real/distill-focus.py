@@ -2,9 +2,7 @@
 # a crop of 48 pixels enlarged to 98, which are 7 x 7 patches. A photo has one view, so that its features are computed
 # once. MMATTN_FEATURES names their folder, which takes 4 GB.
 _base_ = ['./distill.py', '../../../lab/configs/real/foundation/_base_/focus.py']
-rows = dict(
-    shunted={'model.backbone': dict(_base_.models['small']['shunted'], _delete_=True, out_indices=(1, 2, 3))}
-)
+rows = dict(shunted={'model.backbone': dict(_base_.models['small']['shunted'], _delete_=True, out_indices=(1, 2, 3))})
 model = dict(
     teacher=dict(
         _delete_=True,

@@ -85,7 +85,7 @@ def _gated(x: Tensor, gate: Tensor) -> Tensor:
 
 
 def _check(*given: Tensor) -> None:
-    if len({x.shape for x in given}) > 1:
+    if any(x.shape != given[0].shape for x in given):
         shapes = ', '.join(str(tuple(x.shape)) for x in given)
         raise ValueError(f'x, gate and the gradient must have one shape, not {shapes}')
 

@@ -157,7 +157,7 @@ def _numbers(rows: Tensor, columns: Tensor, weight: Tensor) -> list[int]:
 
 
 def _empty(rows: Tensor, columns: Tensor, weight: Tensor) -> Tensor:
-    return rows.new_empty(len(weight), len(rows), len(columns))
+    return rows.new_empty(weight.shape[0], rows.shape[0], columns.shape[0])  # len would fix a graph's sizes
 
 
 def _check(rows: Tensor, columns: Tensor, weight: Tensor) -> None:
@@ -169,7 +169,7 @@ def _check(rows: Tensor, columns: Tensor, weight: Tensor) -> None:
 
 def _check_backward(grad: Tensor, *given: Tensor) -> None:
     _check(*given)
-    if grad.shape != tuple(map(len, (given[2], *given[:2]))):
+    if grad.shape != tuple(x.shape[0] for x in (given[2], *given[:2])):
         raise ValueError(f'grad must be (heads, R, S), not {tuple(grad.shape)}')
 
 

@@ -7,10 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from mmattn.ops import aggregated_attention, library
 from mmattn.ops.aggregated_attention import PooledBias, table_of_pairs
 from mmattn.ops.any_size import distances, pool_to
+from mmattn.ops.gelu import gelu_gated
+from mmattn.packages import version_numbers
 from tests.ops.operators import aggregated, assert_near, results
 
 TABLE = import_module('mmattn.ops.aggregated_attention.table')
@@ -140,6 +143,28 @@ def test_table_in_cpp(heads, channels, sizes):
         twice = torch.autograd.grad(gradients[2].square().sum(), weights)
         found.append([x.detach() for x in (out, *gradients, *twice)])
     assert_near(*found, 1e-5)
+
+
+@pytest.mark.usefixtures('torch_compiles')
+@pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
+@pytest.mark.skipif(version_numbers(torch.__version__) < (2, 7), reason='torch cannot tell compiling from exporting')
+def test_one_graph_of_all_sizes():
+    """Of the table of the bias and of the gated feed-forward layer: their C++ operators take symbolic sizes."""
+    torch._dynamo.reset()  # torch counts graphs of a function in all tests
+    layers, graphs = (torch.nn.Linear(2, 8), torch.nn.Linear(8, 3)), CompileCounterWithBackend('aot_eager')
+
+    def both(rows, columns, x, gate):
+        return table_of_pairs(*layers, rows, columns, 8), gelu_gated(x, gate)
+
+    compiled = torch.compile(both, fullgraph=True, dynamic=True, backend=graphs)
+    for size in (5, 9, 12):
+        given = [torch.randn(shape, requires_grad=True) for shape in (size, size + 3, (2, size, 4), (2, size, 4))]
+        found, expected = compiled(*given), both(*given)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(sum(map(torch.sum, out)), given[2:]) for out in (found, expected))
+        )
+    assert graphs.frame_count == 1
 
 
 @pytest.mark.parametrize('size, pooled', [((7, 10), (3, 4)), ((8, 4), (2, 4)), ((1, 5), (1, 1))], ids=str)

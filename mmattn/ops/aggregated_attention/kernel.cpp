@@ -20,7 +20,6 @@
 #include <cmath>
 #include <limits>
 #include <new>
-#include <type_traits>
 #include <vector>
 
 #include "../vector.h"
@@ -440,12 +439,10 @@ template <class T>
 INLINE void sums_of_row(
     const Maps &a, const float *weights, int64_t step, const float *row, int64_t direction, float *out) {
   int64_t t = 0;
-  const auto of = [&](auto taps) INLINE_LAMBDA {
-    sums_of_taps<T, taps>(weights + t * step, step, row + t * direction, direction, a.pitch, a.d, out);
-    t += taps;
-  };
-  while (t + 3 <= a.k) of(std::integral_constant<int, 3>());
-  while (t < a.k) of(std::integral_constant<int, 1>());
+  for (; t + 3 <= a.k; t += 3)
+    sums_of_taps<T, 3>(weights + t * step, step, row + t * direction, direction, a.pitch, a.d, out);
+  for (; t < a.k; ++t)
+    sums_of_taps<T, 1>(weights + t * step, step, row + t * direction, direction, a.pitch, a.d, out);
 }
 
 // Queries of norm 1 of a tile, and scaled ones. Returns 1 / norm of the queries; `length` is the factor of the scaled.

@@ -157,7 +157,7 @@ def _numbers(rows: Tensor, columns: Tensor, weight: Tensor) -> list[int]:
 
 
 def _empty(rows: Tensor, columns: Tensor, weight: Tensor) -> Tensor:
-    return rows.new_empty(weight.shape[0], rows.shape[0], columns.shape[0])  # len would fix a graph's sizes
+    return rows.new_empty(weight.shape[0], rows.shape[0], columns.shape[0])  # len() makes a size of a graph constant
 
 
 def _check(rows: Tensor, columns: Tensor, weight: Tensor) -> None:

@@ -111,7 +111,8 @@ def test_goes_dynamic_by_itself(case):
 @every_backbone
 def test_inductor(case):
     """The default backend gives the same results, forward and backward, and compiles once."""
-    sizes = SIZES[:3]  # inductor sums in another order over maps of more than 4096 pixels, as the fourth has
+    # Inductor sums in another order over more than 4096 numbers. No sum of a backbone passes this limit among these.
+    sizes = (*SIZES[:2], (80, 80))
     with torch._inductor.config.patch(layout_optimization=False):
         counts = compile_once(build(case).eval(), 'inductor', sizes)
     assert counts == counts[:1] * len(sizes)

@@ -117,9 +117,9 @@ def slow(*values):
         (neighbourhood((1, 2, 9), 2, 6, 3), BFLOAT, False),
         pytest.param(axial_and_content((2, 2, 17), 3, 17, 5, 4, 2), SINGLE, False, marks=interpreted),
         pytest.param(content((2, 5, 7), 2, 4, 5), SINGLE, False, marks=interpreted),
-        (depthwise((1, 9, 3), 5, 1, 3, skip=True, gelu=True), SINGLE, False),
+        (depthwise((1, 9, 6), 5, 1, 3, skip=True, gelu=True), SINGLE, False),
         pytest.param(mean_shift(1, 2, 17, 33, 5), SINGLE, False, marks=interpreted),
-        pytest.param(aggregated((1, 5, 7), 2, 5, 3, 3, 6), SINGLE, False, marks=interpreted),
+        pytest.param(aggregated((2, 5, 7), 2, 5, 3, 3, 6), SINGLE, False, marks=interpreted),
         (aggregated((1, 4, 5), 3, 24, 3, 2, 2), BFLOAT, False),
         slow(aggregated((3, 6, 5), 2, 8, 5, 3, 3), HALF, False),
         slow(aggregated((1, 1, 1), 1, 2, 3, 1, 2), BFLOAT, False),
@@ -148,7 +148,7 @@ def slow(*values):
         slow(windows((1, 3, 8), 1, 8, 4, 3, 4, padded=True, shift_small_maps=False), HALF, False),
         slow(windows((1, 8, 11), 2, 32, 7, 3, 3, padded=True), BFLOAT, False),
         slow(windows((1, 9, 12), 1, 16, 12, 6, 4, padded=True), HALF, False),
-        (depthwise((1, 3, 6), 5, 1, 3, gelu=True, gated=True), BFLOAT, False),
+        (depthwise((1, 9, 6), 5, 1, 3, gelu=True, gated=True), BFLOAT, False),
         slow(depthwise((2, 3, 9), 4, 1, 3, False, skip=True, gated=True), SINGLE, False),
         slow(depthwise((1, 1, 1), 3, 1, 3, False, skip=True), BFLOAT, False),
         slow(depthwise((1, 3, 17), 9, 1, 5, gelu=True), HALF, False),
@@ -321,7 +321,7 @@ def test_query_key_and_value_as_one(dtype):
 @pytest.mark.usefixtures('triton_runs')
 def test_parts_of_wider_maps():
     """Pixels that are further apart, as in the projection of several layers at once, are read where they are."""
-    call, shapes = aggregated((1, 3, 4), 2, 5, 3, 1, 2)
+    call, shapes = aggregated((2, 3, 4), 2, 5, 3, 1, 2)
     tensors = [torch.randn(shape, device=DEVICE).to(BFLOAT) for shape in shapes.values()]
     wider = [torch.stack((x, x), 3)[:, :, :, 1] for x in tensors[:3]]
     assert [x.stride(2) for x in wider] == [2 * x.stride(2) for x in tensors[:3]]
@@ -415,7 +415,7 @@ def test_keys_in_another_layout():
 @interpreted
 def test_aggregated_attention_takes_the_kernels():
     """The layer's result and gradients are the same, also where queries and keys are zero."""
-    layer, x, found = AggregatedAttention(8, 2, 2), torch.randn(2, 3, 4, 8), []
+    layer, x, found = AggregatedAttention(8, 2, 2, kernel_size=5), torch.randn(2, 3, 5, 8), []
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
     x[0, 1, 2] = 0
@@ -424,8 +424,8 @@ def test_aggregated_attention_takes_the_kernels():
     for layer.backend in ('shifted', 'triton'):
         out = layer(x)
         found.append([out, *torch.autograd.grad(out.square().sum(), layer.parameters())])
-    for expected, actual in zip(*found):
-        assert (actual - expected).abs().max() <= 1e-4 * expected.abs().max()
+    for expected, actual in zip(*found, strict=True):
+        assert (actual - expected).abs().max() <= 3e-5 * expected.abs().max()
 
 
 @interpreted

@@ -1,5 +1,6 @@
 import ast
 import copy
+import dataclasses
 import functools
 import gc
 import io
@@ -20,11 +21,11 @@ import torch
 from hypothesis import settings
 from mmengine.config import Config, utils
 from mmengine.logging import MMLogger
-from mmengine.visualization import Visualizer
 from torch import nn
 
-from mmattn.export.graphs import any_size
-from tests import ROOT
+from tests import ROOT, fresh
+
+fresh.start()
 
 DATA = ROOT / 'tests' / 'data'
 
@@ -130,17 +131,38 @@ def seeded() -> None:
 @pytest.fixture(autouse=True)
 def own_visualizers(monkeypatch) -> None:
     """MMEngine names a visualizer by the second of its start: two runs in a second would share one and its folder."""
+    from mmengine.visualization import Visualizer  # not above, where processes without OpenCV start
+
     for cls in (Visualizer, *Visualizer.__subclasses__()):
         monkeypatch.setattr(cls, '_instance_dict', OrderedDict())
+
+
+INITIAL_VALUES = [name for name in dir(nn.init) if name.endswith('_') and not name.startswith('_')]
+
+
+@pytest.fixture(scope='session', autouse=True)
+def no_values_on_meta():
+    """Tensors on "meta" have no values, but torch computes their initial ones by a hundred lines of Python each."""
+
+    def only_values(function):
+        @functools.wraps(function)
+        def initialise(tensor, *args, **kwargs):
+            return tensor if tensor.is_meta else function(tensor, *args, **kwargs)
+
+        return initialise
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in INITIAL_VALUES:
+            patch.setattr(nn.init, name, only_values(getattr(nn.init, name)))
+        yield
 
 
 @pytest.fixture
 def any_weights(monkeypatch) -> None:
     """Modules are built with whatever is in memory as their weights, for tests of shapes: to compute initial values of
     a large model takes longer than its forward pass."""
-    for name in dir(nn.init):
-        if name.endswith('_') and not name.startswith('_'):
-            monkeypatch.setattr(nn.init, name, lambda tensor, *_, **__: tensor)
+    for name in INITIAL_VALUES:
+        monkeypatch.setattr(nn.init, name, lambda tensor, *_, **__: tensor)
 
 
 @pytest.fixture
@@ -159,17 +181,44 @@ def fast_mode(request) -> bool:
 def torch_compiles() -> None:
     """Skips a test if torch is too old to compile the backbones. Sizes that other tests compiled are forgotten: torch
     takes those that change from call to call for numbers that it does not know."""
+    from mmattn.export.graphs import any_size  # not above, where processes without mmattn start
+
     if any_size is None:
         pytest.skip(f'torch {torch.__version__} does not compile the backbones: docs/predict.md')
     torch.compiler.reset()
 
 
 @pytest.fixture
-def triton_runs() -> None:
-    """Skips a test if Triton is missing, or if there is no GPU and Triton is too old to interpret its kernels."""
+def triton_runs(monkeypatch) -> None:
+    """Skips a test if Triton is missing, or if there is no GPU and Triton is too old to interpret its kernels.
+
+    Most time of the interpreter is left out. It replaces all functions of its language whenever a kernel calls a
+    function, such as ``tl.sum``: the first call in a launch is enough, since nothing undoes it before the end. It also
+    looks for overflows of integers, which it would tell only with the option ``debug``.
+    """
     triton = pytest.importorskip('triton')
-    if not torch.cuda.is_available() and int(triton.__version__.split('.')[0]) < 3:
+    if torch.cuda.is_available():
+        return
+    if int(triton.__version__.split('.')[0]) < 3:
         pytest.skip(f'Triton {triton.__version__} cannot interpret kernels without a GPU')
+    from triton.runtime import interpreter
+
+    replace, replaced = interpreter._patch_lang, set()
+    called = getattr(interpreter.InterpretedFunction, 'rewritten_fn', ())
+
+    def once(function):
+        if function not in called:  # a kernel is launched
+            replaced.clear()
+        elif function in replaced:
+            return None
+        replaced.add(function)
+        return replace(function)
+
+    monkeypatch.setattr(interpreter, '_patch_lang', once)
+    options = getattr(interpreter.interpreter_builder, 'options', None)
+    if hasattr(options, 'sanitize_overflow') and not options.debug:
+        silent = dataclasses.replace(options, sanitize_overflow=False)
+        monkeypatch.setattr(interpreter.interpreter_builder, 'options', silent)
 
 
 @pytest.fixture

@@ -19,18 +19,8 @@ from packaging.requirements import Requirement
 from mmattn import packages
 from mmattn.packages import MissingPackage
 from mmattn.version import __version__
-from tests import PYTHONPATH, ROOT
-
-
-def run_python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    """Run code in a process of its own."""
-    return subprocess.run(
-        [sys.executable, '-c', code, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, 'PYTHONPATH': PYTHONPATH, **environment},
-    )
+from tests import ROOT
+from tests.fresh import run_python
 
 
 def test_what_is_imported():
@@ -68,7 +58,9 @@ for case in CASES.values():
 
 
 def test_missing_mmengine_is_told():
-    done = run_python('import sys; sys.modules["mmengine"] = None; import mmattn')
+    code = 'import sys; sys.modules["mmengine"] = None; import mmattn'
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=environment)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         'mmattn.packages.MissingPackage: mmattn needs mmengine 0.10.0 or newer, which is not installed: '
@@ -104,11 +96,9 @@ def test_a_folder_with_operators_alone_is_no_mmcv(monkeypatch):
 
 #: a step of a backbone in a plain loop, then in MMEngine's Runner; the same Runner has run another model before
 GUEST = """
-import sys, torch
+import importlib, sys, torch
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
-from mmdet.utils import register_all_modules as register_mmdet
-from mmseg.utils import register_all_modules as register_mmseg
 from tests.process_state import changes, process_state
 
 class Model(BaseModel):
@@ -126,8 +116,8 @@ def run(backbone, name):
         experiment_name=name, log_level='WARNING',
     ).train()
 
-register_mmdet(init_default_scope=False)
-register_mmseg(init_default_scope=False)
+for package in sys.argv[2:]:
+    importlib.import_module(f'{package}.utils').register_all_modules(init_default_scope=False)
 run(torch.nn.Sequential(torch.nn.Conv2d(3, 1, 1)), 'before')
 before = process_state()
 
@@ -171,12 +161,16 @@ def changes_in(output: str) -> list[str]:
     return [line for line in output.splitlines() if ' became ' in line]
 
 
-def test_library_is_a_guest(tmp_path):
-    """Importing mmattn and training its backbones changes nothing in MMEngine, MMCV, MMDetection, torch and Python.
+@pytest.mark.parametrize(
+    'packages', [(), pytest.param(('mmdet', 'mmseg'), marks=pytest.mark.slow)], ids=['MMEngine', 'packages above it']
+)
+def test_library_is_a_guest(tmp_path, packages):
+    """Importing mmattn and training its backbones changes nothing in MMEngine, torch and Python, and nothing in MMCV,
+    MMDetection and MMSegmentation, which :func:`test_what_is_imported` finds unused.
 
     Only names are added to registries.
     """
-    done = run_python(GUEST, str(tmp_path))
+    done = run_python(GUEST, tmp_path, *packages)
     assert done.returncode == 0, done.stderr
     assert not changes_in(done.stdout)
 
@@ -189,7 +183,7 @@ def test_tools_undo_what_they_change(tmp_path):
     subprocess.run([sys.executable, make_toy_data, toy, '--train', '2', '--val', '1'], check=True, capture_output=True)
     done = run_python(
         TOOL,
-        str(tmp_path / 'work'),
+        tmp_path / 'work',
         'projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn.py',
         'train_cfg.max_epochs=1',
         'train_dataloader.num_workers=0',

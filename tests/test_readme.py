@@ -1,6 +1,4 @@
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import mmattn
 from mmattn.backbones import NAT
 from mmattn.weights import files
 from tests import ROOT
+from tests.fresh import run_python
 
 DOCUMENTS = [ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')] + sorted(
     (ROOT / 'docs').rglob('*.md')
@@ -105,7 +104,8 @@ part = MODELS.build(dict(
     type='ExampleNet', out_indices=(0, 2), frozen_stages=1, with_cp=True,
     init_cfg=dict(type='Pretrained', checkpoint='release.pth')))
 part.init_weights()
-assert all(torch.equal(value, whole.state_dict()[name]) for name, value in part.state_dict().items())
+given = whole.state_dict()
+assert all(torch.equal(value, given[name]) for name, value in part.state_dict().items())
 maps = part(torch.randn(2, 3, 65, 97))
 assert [tuple(m.shape) for m in maps] == [(2, 32, 17, 25), (2, 128, 5, 7)] and part.out_channels == (32, 128)
 sum(m.sum() for m in maps).backward()
@@ -145,12 +145,7 @@ def test_examples_of_new_parts(tmp_path):
         ('mixer.py', example_of_a_new_token_mixer(tmp_path)),
     ):
         (tmp_path / name).write_text(code)
-    done = subprocess.run(
-        [sys.executable, '-c', 'import runpy; runpy.run_path("backbone.py"); runpy.run_path("mixer.py")'],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    done = run_python('import runpy; runpy.run_path("backbone.py"); runpy.run_path("mixer.py")', folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -17,6 +17,7 @@ from mmattn.detection import SimpleFeaturePyramid
 from mmattn.packages import PACKAGES
 from mmattn_distillation import BackboneCheckpointHook, MultiScaleBatchSampler, TeacherSimilarity, UnlabelledImages
 from tests import PYTHONPATH, ROOT
+from tests.fresh import run_python
 from tests.tools.in_process import NO_WORKERS, run_tool
 
 
@@ -60,15 +61,12 @@ def test_scopes(scope, backbone):
 
 def test_import_that_fails_is_told():
     """MMEngine hides errors of the import of mmattn.registry, and would say that no registry has the name."""
-    code = """if True:
+    done = run_python("""if True:
         import sys
         from mmengine.registry import MODELS
         sys.modules['safetensors'] = None
         MODELS.build(dict(type='mmattn.ELSASwin'))
-    """
-    done = subprocess.run(
-        [sys.executable, '-c', code], env=os.environ | dict(PYTHONPATH=PYTHONPATH), capture_output=True, text=True
-    )
+    """)
     assert done.stderr.splitlines()[-1].startswith('ModuleNotFoundError: import of safetensors')
 
 

@@ -220,8 +220,9 @@ def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, settings):
         backbone.load_state_dict(plain.state_dict())
         whole = nn.ModuleDict(dict(backbone=twin))
         load_state_dict(whole, {f'backbone.{name}': value for name, value in plain.state_dict().items()})
+        own = backbone.state_dict()
         for name, value in twin.state_dict().items():
-            assert torch.equal(value, backbone.state_dict()[name])
+            assert torch.equal(value, own[name])
         assert [module.training for module in backbone.modules()] == modes
         norms = [module.bn for module in backbone.modules() if getattr(module, 'bn', None) is not None]
         assert all(len(norm.running_var.unique()) == 1 for norm in norms)  # a small one would make its channel huge

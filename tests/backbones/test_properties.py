@@ -124,18 +124,17 @@ def test_settings_tell_what_tensors_do_not(case):
         changed += [{**one, 'arch': {**one['arch'], key: n}} for key, numbers in case.arch.items() for n in numbers]
         for settings in [one, *changed]:
             try:
-                with torch.device('meta'):
-                    backbone = case.build(settings)
+                backbone = case.build(settings).eval()
             except ValueError:
                 continue  # they do not go together
             shapes = {name: value.shape for name, value in backbone.state_dict().items()}
-            noted.setdefault(str((shapes, backbone.settings)), []).append(settings)
+            noted.setdefault(str((shapes, backbone.settings)), []).append(backbone)
     x = torch.randn(1, 3, 130, 70)
-    for alike in noted.values():
-        first, *others = (case.build(settings).eval() for settings in alike)
+    for first, *others in noted.values():
+        maps = first(x) if others else ()
         for second in others:
             second.load_state_dict(first.state_dict())
-            for ours, expected in zip(second(x), first(x), strict=True):
+            for ours, expected in zip(second(x), maps, strict=True):
                 torch.testing.assert_close(ours, expected)
 
 

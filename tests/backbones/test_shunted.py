@@ -91,7 +91,8 @@ def test_other_attention_starts_from_shunted(tmp_path, log):
     attention = [dict(type='AggregatedAttention'), None, dict(type='AggregatedAttention'), dict(type='CosineAttention')]
     backbone = ShuntedTransformer(**settings, attention=attention)
     backbone.load_pretrained(tmp_path / 'shunted.pth', warm_start=True)
-    assert all(value.equal(source.block2.state_dict()[name]) for name, value in backbone.block2.state_dict().items())
+    own, given = backbone.block2.state_dict(), source.block2.state_dict()
+    assert all(value.equal(given[name]) for name, value in own.items())
     line = next(line for line in log if 'first pass' in line)
     assert 'differs from that of a Shunted Transformer by ' in line
     assert all(0 < float(share) < 200 for share in re.findall(r'([0-9.]+) %', line))
@@ -106,10 +107,11 @@ def test_other_attention_starts_from_shunted(tmp_path, log):
     for last in (None, attention[3]):
         other = ShuntedTransformer(**settings, attention=[*attention[:3], last])
         assert other._warm_started(weights)['block4.0.attn.qkv.weight'].equal(source.block4[0].attn.qkv.weight)
-    weights, dropped = source.state_dict(), backbone.from_release(source.state_dict(), warm_start=True).dropped
+    weights, own = source.state_dict(), backbone.state_dict()
+    dropped = backbone.from_release(weights, warm_start=True).dropped
     for name, given in itertools.islice(wrong(weights), 0, None, 4):
         try:
-            passed = not refused(backbone, backbone.from_release(given, warm_start=True))
+            passed = not refused(own, backbone.from_release(given, warm_start=True))
         except CheckpointError:
             passed = False
         assert passed == (name in dropped), name

@@ -494,7 +494,8 @@ def test_init_cfg_takes_the_head(tmp_path, prefix):
         pretrained['prefix'] = prefix
     init_cfg = [pretrained, dict(type='Constant', layer='Linear', val=0.5)]
     again = small('msf_vit_tiny', num_classes=3, init_cfg=init_cfg)
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+    own = again.state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
     other = small('msf_vit_tiny', num_classes=5, init_cfg=init_cfg)
     assert (other.head.fc.weight == 0.5).all()
     assert torch.equal(other.backbone.blocks[0].mlp.fc1.weight, model.backbone.blocks[0].mlp.fc1.weight)

@@ -244,5 +244,6 @@ def test_the_card_predicts(tmp_path, monkeypatch, config):
     predicts = names['predict'].model
     noted = predicts.dataset_meta if hasattr(predicts, 'dataset_meta') else predicts._dataset_meta
     assert list(noted['classes']) == classes
+    own = predicts.state_dict()
     for name, value in model.state_dict().items():
-        assert torch.equal(predicts.state_dict()[name], halved(value).to(value.dtype)), name
+        assert torch.equal(own[name], halved(value).to(value.dtype)), name

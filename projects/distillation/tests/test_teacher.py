@@ -107,8 +107,9 @@ def test_weights_of_a_file(tmp_path, suffix):
     file = str(tmp_path / f'weights.{suffix}')
     (torch.save if suffix == 'pth' else safetensors.torch.save_file)(source.state_dict(), file)
     teacher = Teacher(name, checkpoint=file)
+    given = source.state_dict()
     for key, value in teacher.model.state_dict().items():
-        torch.testing.assert_close(value, source.state_dict()[key])
+        torch.testing.assert_close(value, given[key])
 
 
 @pytest.mark.parametrize('kind', ['other model', 'code'])

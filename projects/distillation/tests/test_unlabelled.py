@@ -343,8 +343,9 @@ def test_resumed_views(tmp_path, photos):
     resumed, whole = train('killed'), train('whole', seed=1)
     assert len(whole.seen) == 8 and len(resumed.seen) == 4 and resumed.seen == whole.seen[4:]
     assert whole.seen[:4] != whole.seen[4:]
+    own = resumed.state_dict()
     for name, value in whole.state_dict().items():
-        assert torch.equal(resumed.state_dict()[name], value), name
+        assert torch.equal(own[name], value), name
 
 
 def coordinates(height, width):

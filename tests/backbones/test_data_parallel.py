@@ -15,7 +15,12 @@ from tests.backbones.cases import CASES, every_backbone
 STAGES = 4
 #: (name, frozen_stages, with_cp): all trains, the stem and a stage are frozen, nothing of the backbone trains
 RUNS = [(name, *run) for name in CASES for run in ((-1, False), (1, True))] + [('ELSASwin', STAGES, False)]
-SHARDED = [(name, 1, True) for name in CASES] if version_numbers(torch.__version__) >= (2, 6) else []
+SHARDED = [('sharded', name, 1, True) for name in CASES] if version_numbers(torch.__version__) >= (2, 6) else []
+
+
+def slow_if_of_another(runs):
+    """Runs of a backbone whose code is that of others are slow."""
+    return [pytest.param(run, marks=pytest.mark.slow if CASES[run[-3]].of_another else ()) for run in runs]
 
 
 class Model(nn.Module):
@@ -52,25 +57,25 @@ def gradients(model):
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def train(rank, folder):
+def train(rank, folder, runs):
     torch.set_num_threads(1)
     distributed.init_process_group('gloo', init_method=f'file://{folder}/rendezvous', rank=rank, world_size=2)
     results = {}
-    for run in RUNS:
+    for run in filter(runs.__contains__, RUNS):
         model = Model(*run)
         parallel = DistributedDataParallel(model.train())
         loss = parallel(images()[2 * rank :][:2])
         loss.backward()
         results[run] = loss.item(), gradients(model)
         parallel(images())  # fails if a parameter had no gradient in that step
-    for run in SHARDED:
+    for run in filter(runs.__contains__, SHARDED):
         parallel = FullyShardedDataParallel(
-            Model(*run).train(), auto_wrap_policy=wrap_blocks, use_orig_params=True, device_id='cpu'
+            Model(*run[1:]).train(), auto_wrap_policy=wrap_blocks, use_orig_params=True, device_id='cpu'
         )
         loss = parallel(images()[2 * rank :][:2])
         loss.backward()
         with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
-            results[('sharded', *run)] = (
+            results[run] = (
                 loss.item(),
                 {
                     name.replace('_fsdp_wrapped_module.', ''): gradient.clone()
@@ -80,22 +85,25 @@ def train(rank, folder):
         optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
         clip_all_shards(OptimWrapper(optimizer, clip_grad=dict(max_norm=0.01)), parallel)._clip_grad()
         with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
-            results[('clipped', *run)] = nn.utils.get_total_norm(list(gradients(parallel).values()))
+            results['clipped', run] = nn.utils.get_total_norm(list(gradients(parallel).values()))
     torch.save(results, folder / f'{rank}.pt')
     distributed.barrier()
     distributed.destroy_process_group()
 
 
 @pytest.fixture(scope='module')
-def ranks(tmp_path_factory):
+def ranks(request, tmp_path_factory):
+    """What both processes give, of the runs that are tested now."""
+    tested = [item for item in request.session.items if item.path == request.path and 'ranks' in item.fixturenames]
+    runs = {item.callspec.params['run'] for item in tested}
     folder = tmp_path_factory.mktemp('ranks')
     # A forked process imports nothing, but cannot use CUDA after its parent.
     method = 'spawn' if torch.cuda.is_initialized() else 'fork'
-    multiprocessing.start_processes(train, (folder,), 2, start_method=method)
+    multiprocessing.start_processes(train, (folder, runs), 2, start_method=method)
     return [torch.load(folder / f'{rank}.pt', weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.parametrize('run', RUNS + [('sharded', *run) for run in SHARDED], ids=lambda run: '-'.join(map(str, run)))
+@pytest.mark.parametrize('run', slow_if_of_another(RUNS + SHARDED), ids=lambda run: '-'.join(map(str, run)))
 def test_two_processes_are_one(ranks, run):
     """Both processes have the loss and the gradients of one process on the joint batch, and every parameter that trains
     has a gradient, with frozen stages, recomputed blocks and FSDP."""
@@ -112,10 +120,10 @@ def test_two_processes_are_one(ranks, run):
         torch.testing.assert_close(gradients0[key], gradient, msg=lambda message, key=key: f'{key}: {message}')
 
 
-@pytest.mark.parametrize('run', SHARDED)
+@pytest.mark.parametrize('run', slow_if_of_another(SHARDED), ids=lambda run: run[1])
 def test_clipped_shards(ranks, run):
     """After clip_grad, the whole gradient has the norm, and not the part of each process."""
-    assert [float(results[('clipped', *run)]) for results in ranks] == pytest.approx([0.01, 0.01], rel=1e-3)
+    assert [float(results['clipped', run]) for results in ranks] == pytest.approx([0.01, 0.01], rel=1e-3)
 
 
 @every_backbone

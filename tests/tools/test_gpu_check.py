@@ -61,7 +61,7 @@ def test_every_end_is_written(tmp_path):
     steps = [
         step('good', r'print("| a |\n|---|\n| 1 |\n\n| none |"); [print(i) for i in range(50)]'),
         step('bad', 'import sys; sys.exit("this went wrong")'),
-        gpu_check.Step('slow', ['sh', '-c', f'sleep 60 & echo $! > {child}; wait'], 3),
+        gpu_check.Step('slow', ['sh', '-c', f'sleep 60 & echo $! > {child}; wait'], 1),
         step('last', ''),
     ]
     assert gpu_check.run({'all': gpu_check.Group(steps)}, tmp_path, 600, dict(os.environ)) == 2
@@ -69,7 +69,7 @@ def test_every_end_is_written(tmp_path):
     assert list(written) == ['good', 'bad', 'slow', 'last']
     assert written['good'].startswith('passed') and written['good'].endswith('| a |\n|---|\n| 1 |\n\n')
     assert written['bad'].startswith('FAILED') and 'this went wrong' in written['bad']
-    assert written['slow'].startswith('STOPPED after 3 s') and written['last'].startswith('passed')
+    assert written['slow'].startswith('STOPPED after 1 s') and written['last'].startswith('passed')
     assert '\n49\n' in (tmp_path / 'steps.log').read_text()
     with pytest.raises(ProcessLookupError):
         for _ in range(50):

@@ -73,7 +73,8 @@ def main():
         VENV.mkdir()
         step('[1/5] create a virtual environment: seconds', [sys.executable, '-m', 'venv', VENV])
     pip = [PYTHON, '-m', 'pip', '--disable-pip-version-check']
-    install = pip + ['install', '--no-compile']  # Python compiles what is imported; most files never are
+    # Python compiles what is imported, most files never; but with PYTHONDONTWRITEBYTECODE, in each process again.
+    install = pip + ['install', '--compile' if sys.dont_write_bytecode else '--no-compile']
     step(
         '[2/5] install torch: about 1 minute and 3 GB',
         install + [*requirements('setuptools', 'wheel', 'ninja', 'numpy', 'torch', 'torchvision')],

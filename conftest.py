@@ -88,6 +88,13 @@ def configs_read_once():
 
 
 @pytest.fixture(scope='session', autouse=True)
+def autograd_sees_the_real_devices():
+    """Autograd starts a thread for each GPU in the first backward pass of a process. Fake tensors on "cuda" make it
+    count one that is not there, and no process with such a thread can be forked. So the first pass is before them."""
+    torch.ones(1, requires_grad=True).sum().backward()
+
+
+@pytest.fixture(scope='session', autouse=True)
 def yaml_read_in_c():
     """PyYAML reads the metafiles ten times as fast with the parser that is written in C."""
     with pytest.MonkeyPatch.context() as patch:

@@ -12,18 +12,16 @@ from ..ops.aggregated_attention import (
     PooledBias,
     aggregated_attention,
     bias_by_position,
+    cosine_attention,
     logarithmic_distances,
     of_norm_1,
-    scaled,
     table_of_pairs,
 )
 from ..ops.any_size import pool_to, pooled_size
-from ..ops.attention import attention
-from ..ops.heads import join_heads
 from .casts import cast_once
 from .norm import normed
 from .starts import aggregated_from_plain, aggregated_from_pvt, cosine_from_plain, cosine_from_pvt
-from .token_conv import TokenConv2d
+from .token_conv import PatchConv2d
 from .token_mixer import TOKEN_MIXERS
 
 #: hidden channels of the MLP that makes the bias by position
@@ -110,7 +108,7 @@ class CosineAttention(CosineQueries):
         drop_rate: dropout of the output.
 
     Attributes:
-        backend: of :func:`mmattn.ops.attention`; None chooses the fastest.
+        backend: of :func:`mmattn.ops.aggregated_attention.cosine_attention`; None chooses the fastest.
 
     Raises:
         ValueError: if an argument is wrong; the message names it.
@@ -137,22 +135,34 @@ class CosineAttention(CosineQueries):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         own, x = cast_once(self, x)
-        return self.drop(own.proj(own.attend(*own.query_key_value(x)).view(x.shape)))
+        return self.drop(own.proj(own.attend_at_once(*own.projected(x)).flatten(3)))
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x: (B, H, W, C) -> queries, keys and values, (B, H, W, heads, d)."""
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(3)
-        count, embedding = x.shape[1] * x.shape[2], self.query_embedding.flatten(1)
-        return scaled(of_norm_1(q), self.temperature.flatten(), embedding, count), of_norm_1(k), v
+        """x: (B, H, W, C) -> queries, keys and values, (B, H, W, heads, d). Queries and keys have norm 1."""
+        query, key_value = self.projected(x)
+        key, value = key_value.unbind(3)
+        return of_norm_1(query), of_norm_1(key), value
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Three (B, H, W, heads, d) -> (B, H * W, C)."""
-        bias = self.pooled_bias(*query.shape[1:3], *query.shape[1:3]).of_rows(slice(None))
-        bias = bias.transpose(2, 3).flatten(3).flatten(1, 2)[None]
-        q, k, v, bias = (x.to(value.dtype) for x in (query, key, value, bias))
-        q, k, v = (x.flatten(1, 2).transpose(1, 2) for x in (q, k, v))
-        dropout_p = self.attn_drop_rate if self.training else 0.0
-        return join_heads(attention(q, k, v, bias, dropout_p, scale=1.0, backend=self.backend))
+        """What :meth:`query_key_value` returns -> (B, H, W, heads, d)."""
+        return self.attend_at_once(query, torch.stack((key, value), 3))
+
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x: (B, H, W, C) -> queries (B, H, W, heads, d), keys and values (B, H, W, 2, heads, d)."""
+        query, key_value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).split((1, 2), 3)
+        return query.squeeze(3), key_value
+
+    def attend_at_once(self, query: Tensor, key_value: Tensor) -> Tensor:
+        """What :meth:`projected` returns -> (B, H, W, heads, d)."""
+        return cosine_attention(
+            query,
+            key_value,
+            self.temperature.flatten(),
+            self.query_embedding.flatten(1),
+            self.pooled_bias(*query.shape[1:3], *query.shape[1:3]),
+            self.attn_drop_rate if self.training else 0.0,
+            self.backend,
+        )
 
 
 @TOKEN_MIXERS.register_module()
@@ -208,7 +218,7 @@ class AggregatedAttention(CosineQueries):
         taps, width = kernel_size**2, dim // num_heads
         self.q = nn.Linear(dim, dim)
         self.kv = nn.Linear(dim, 2 * dim)
-        self.sr = TokenConv2d(dim, dim, 1)
+        self.sr = PatchConv2d(dim, dim, 1)
         self.norm = nn.LayerNorm(dim)
         self.relative_pos_bias_local = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, taps), std=0.0004))
         self.learnable_tokens = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, width, taps), std=0.02))

@@ -60,10 +60,12 @@ class PatchConv2d(TokenConv2d, nn.Conv2d):
         """x: (B, r * h, r * w, in_channels) -> (B, h, w, out_channels)."""
         if x.is_cuda:  # cuDNN copies no patches
             return super().forward(x)
+        if self.stride == (1, 1):
+            return self.project(x)
         return recompute(self.project, x, modules=[self], random=False, compiled=False)
 
     def project(self, x: Tensor) -> Tensor:
-        """The same, but the patches, a copy of the map, stay in memory for the backward pass."""
+        """The same, but the patches, a copy of the map if r > 1, stay in memory for the backward pass."""
         r = self.stride[0]
         patches = x.unflatten(2, (-1, r)).unflatten(1, (-1, r)).transpose(2, 3).flatten(3)
         return F.linear(patches, self.weight.permute(0, 2, 3, 1).flatten(1), self.bias)

@@ -18,7 +18,7 @@ from .derivatives import once
 from .tracing import is_exporting, is_transforming
 
 #: of the arguments of the library's functions, as in library.cpp. A change of them raises both.
-VERSION = 3
+VERSION = 4
 
 
 def _load(path: Path) -> ctypes.CDLL | None:

@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from mmattn.ops import aggregated_attention, library
-from mmattn.ops.aggregated_attention import PooledBias, table_of_pairs
+from mmattn.ops.aggregated_attention import PooledBias, cosine_attention, table_of_pairs
 from mmattn.ops.any_size import distances, pool_to
 from mmattn.ops.gelu import gelu_gated
 from mmattn.packages import version_numbers
@@ -178,24 +178,66 @@ def test_pools_of_a_graph(size, pooled, monkeypatch):
 
 @pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
 @pytest.mark.parametrize('trained', [None, (5, 3), (14, 2)], ids=['whole', 'smaller', 'larger'])
-@pytest.mark.parametrize('sizes', [(2, 3, 19, 2, 5, 3, 2, 9), (1, 2, 8, 1, 40, 5, 2, 8)], ids=['odd', 'tiles'])
+@pytest.mark.parametrize('sizes', [(2, 3, 19, 2, 5, 3, 11, 9), (1, 2, 8, 1, 40, 5, 2, 8)], ids=['odd', 'tiles'])
 def test_cpp(sizes, trained):
     """Results and gradients of the C++ code are the reference's: in whole tiles and parts of them, with vectors of
-    zero, with columns of the bias that are the map's, or interpolated."""
+    zero, with a bias that is the map's, or interpolated."""
     B, H, W, heads, d, k, h, w = sizes
     _, tensors = make_inputs(*sizes)
     for name in ('query', 'key_value', 'pooled'):
         tensors[name][0, 0, 0] = 0
     X, J = trained or (W, w)
-    tensors['pooled_bias'] = torch.randn(heads, H, h, X + 2 * J, dtype=torch.float64)
-    columns = torch.arange(X)[:, None] + 2 * torch.arange(J).flip(0)  # as of pools of two columns
+    rows, columns = (  # as of pools of two pixels
+        torch.arange(size)[:, None] + 2 * torch.arange(count).flip(0) for size, count in ((H, h), (X, J))
+    )
+    of_rows = (H, h) if trained else (H + 2 * h,)
+    rows = None if trained else rows
+    tensors['pooled_bias'] = torch.randn(heads, *of_rows, X + 2 * J, dtype=torch.float64)
 
     def call(*tensors, backend=None):
         given = dict(zip(names, tensors))
-        bias = PooledBias(given.pop('pooled_bias'), columns, trained and (W, w))
+        bias = PooledBias(given.pop('pooled_bias'), columns, rows, trained and (W, w))
         return aggregated_attention(pooled_bias=bias, backend=backend, **given)
 
     names, upstream = list(tensors), torch.randn_like(tensors['query'])
     expected = results(call, list(tensors.values()), upstream, backend='reference')
     found = results(call, [x.float() for x in tensors.values()], upstream.float(), backend='cpp')
     assert_near(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize('backend', ['reference', 'fused', 'cpp'])
+@pytest.mark.parametrize('size', [(2, 3, 4, 2, 3), (1, 9, 13, 1, 8)], ids=str)
+def test_cosine_attention(size, backend):
+    """One pixel and head at a time; and the gradients."""
+    if backend == 'cpp' and not library.HAS_LIBRARY:
+        pytest.skip('the C++ code was not compiled')
+    B, H, W, heads, d = size
+    shapes = dict(query=size, key_value=(B, H, W, 2, heads, d), temperature=(heads,), embedding=(heads, d))
+    tensors = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    table, upstream = torch.randn(heads, 2 * H - 1, 2 * W - 1, dtype=torch.float64), torch.randn(size)
+    rows, columns = (torch.arange(n)[:, None] + torch.arange(n).flip(0) for n in (H, W))
+
+    def call(query, key_value, temperature, embedding, table, backend=None):
+        return cosine_attention(
+            query, key_value, temperature, embedding, PooledBias(table, columns, rows), 0.0, backend
+        )
+
+    def by_hand(query, key_value, temperature, embedding, table, backend):
+        out, norms = torch.zeros_like(query), (query.norm(dim=-1), key_value[..., 0, :, :].norm(dim=-1))
+        for b, y, x, n in itertools.product(*map(range, size[:4])):
+            own = (query[b, y, x, n] / norms[0][b, y, x, n] + embedding[n]) * (1 + temperature[n].exp()).log()
+            logits = key_value[b, :, :, 0, n] @ own * math.log(H * W) / norms[1][b, :, :, n]
+            weights = (logits + table[n][rows[y]][:, columns[x]]).flatten().softmax(0)
+            out[b, y, x, n] = weights @ key_value[b, :, :, 1, n].flatten(0, 1)
+        return out
+
+    given, dtype = [*tensors.values(), table], torch.float32 if backend == 'cpp' else torch.float64
+    expected = results(by_hand, given, upstream.double())
+    found = results(call, [x.to(dtype) for x in given], upstream.to(dtype), backend=backend)
+    assert_near(found, expected, 1e-5 if backend == 'cpp' else 1e-12)
+
+
+def test_cosine_attention_of_shapes_that_do_not_fit():
+    with pytest.raises(ValueError, match='query must be .*, not query .*embedding '):
+        bias = PooledBias(torch.zeros(2, 3, 3), torch.zeros(2, 2).int(), torch.zeros(2, 2).int())
+        cosine_attention(*map(torch.zeros, ((1, 2, 2, 2, 4), (1, 2, 2, 2, 2, 4), (2,), (2, 3))), bias)

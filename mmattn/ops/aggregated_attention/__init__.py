@@ -1,8 +1,8 @@
 """Aggregated attention of "TransNeXt: Robust Foveal Visual Perception for Vision Transformers": the neighbours of a
-pixel and the pooled tokens of the map in one softmax.
+pixel and the pooled tokens of the map in one softmax; and its cosine attention to all tokens.
 
-Layers call ``aggregated_attention``. Every backend takes the arguments of ``aggregated_attention_reference``, which
-tests compare with.
+Layers call ``aggregated_attention`` and ``cosine_attention``. Every backend takes the arguments of
+``aggregated_attention_reference`` and ``cosine_attention_reference``, which tests compare with.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,8 @@ from .. import library
 from ..backend import HALF_OR_SINGLE, CannotServe, check_maps, check_triton, named_backend, triton_multiplies
 from ..elsa.reference import side
 from ..tracing import is_tracing
-from .cpp import aggregated_attention_cpp
+from .cosine import cosine_attention_fused, cosine_attention_reference
+from .cpp import aggregated_attention_cpp, cosine_attention_cpp
 from .reference import aggregated_attention_reference, of_norm_1, scaled
 from .shifted import aggregated_attention_shifted
 from .table import PooledBias, bias_by_position, logarithmic_distances, table_of_pairs
@@ -22,6 +23,7 @@ __all__ = [
     'PooledBias',
     'aggregated_attention',
     'bias_by_position',
+    'cosine_attention',
     'logarithmic_distances',
     'of_norm_1',
     'scaled',
@@ -115,6 +117,54 @@ def fastest(query: Tensor, key_value: Tensor, pooled: Tensor, dropout_p: float =
     return 'triton' if query.shape[-1] <= WIDEST and triton_multiplies(query) else 'shifted'
 
 
+def cosine_attention(
+    query: Tensor,
+    key_value: Tensor,
+    temperature: Tensor,
+    embedding: Tensor,
+    position_bias: PooledBias,
+    dropout_p: float = 0.0,
+    backend: str | None = None,
+) -> Tensor:
+    r"""Attend to all N = H W tokens of the map (section 3.1).
+
+    .. math::
+        f_i = \mathrm{softmax}_j\Big(\Big(\frac{q_i}{\|q_i\|} + e\Big) \log(1 + \exp(\tau)) \log N
+            \frac{k_j}{\|k_j\|} + b_{ij}\Big) v
+
+    Args:
+        query: (B, H, W, heads, d), q.
+        key_value: (B, H, W, 2, heads, d), k and v.
+        temperature: (heads), tau.
+        embedding: (heads, d), e.
+        position_bias: b. Only 'cpp' does not make it for all pairs of tokens in memory.
+        dropout_p: probability of dropping a weight of the softmax.
+        backend: 'reference', 'fused' (torch's fused attention) or 'cpp', see :func:`aggregated_attention`. None chooses
+            the fastest that can serve.
+
+    Returns:
+        (B, H, W, heads, d), of the dtype of ``key_value``.
+
+    Raises:
+        ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
+    """
+    given = dict(query=query, key_value=key_value, temperature=temperature, embedding=embedding)
+    check_maps(dropout_p, **given)
+    B, H, W, heads, d = query.shape if query.dim() == 5 else (0,) * 5
+    if not is_tracing() and (
+        key_value.shape != (B, H, W, 2, heads, d) or temperature.shape != (heads,) or embedding.shape != (heads, d)
+    ):
+        raise ValueError(
+            'query must be (B, H, W, heads, d), key_value (B, H, W, 2, heads, d), temperature (heads) and embedding '
+            f'(heads, d), not {", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())}'
+        )
+    if backend is None:
+        takes = library.takes(query, key_value, dtypes=HALF_OR_SINGLE) and query.dtype == key_value.dtype
+        backend = 'cpp' if takes and not dropout_p else 'fused'
+    function = named_backend(COSINE_BACKENDS, backend)
+    return function(query, key_value, temperature, embedding, position_bias, dropout_p)
+
+
 def _triton(
     query: Tensor,
     key_value: Tensor,
@@ -145,4 +195,10 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
     'shifted': aggregated_attention_shifted,
     'cpp': aggregated_attention_cpp,
     'triton': _triton,
+}
+
+COSINE_BACKENDS: dict[str, Callable[..., Tensor]] = {
+    'reference': cosine_attention_reference,
+    'fused': cosine_attention_fused,
+    'cpp': cosine_attention_cpp,
 }

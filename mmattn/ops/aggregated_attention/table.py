@@ -29,18 +29,20 @@ MAX_HIDDEN, MAX_HIDDEN_GPU = 2**20, 2**26
 class PooledBias(NamedTuple):
     """The bias of h x w pooled tokens for the pixels of a map of H x W.
 
-    That of a pixel (y, x) and a token (i, j) is ``by_row[:, y, i, columns[x, j]]``. With a ``size``, it is interpolated
-    from all columns. With ``shares``, ``of_rows`` computes the same as a product with a matrix.
+    That of a pixel (y, x) and a token (i, j) is ``table[:, rows[y, i], columns[x, j]]``; without ``rows``, it is
+    ``table[:, y, i, columns[x, j]]``. With a ``size``, it is interpolated from all columns. With ``shares``,
+    ``of_rows`` computes the same as a product with a matrix.
     """
 
-    by_row: Tensor  #: (heads, H, h, D)
+    table: Tensor  #: (heads, R, D); without rows (heads, H, h, D)
     columns: Tensor  #: places in D, (W, w), or those of a map of another size
+    rows: Tensor | None = None  #: places in R, (H, h)
     size: tuple[int, int] | None = None  #: W and w
     shares: Tensor | None = None  #: (D, W, w)
 
     def of_rows(self, rows: slice) -> Tensor:
         """The bias for the pixels of some rows, (heads, rows, h, W, w)."""
-        part = self.by_row[:, rows]
+        part = self.table[:, rows if self.rows is None else self.rows[rows]]
         if self.shares is not None:
             return (part.flatten(1, 2) @ self.shares.flatten(1)).view(*part.shape[:3], *self.shares.shape[1:])
         part = part[..., self.columns]
@@ -112,12 +114,11 @@ def bias_by_position(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> Po
 
 def _by_places(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBias:
     of_rows, of_columns = (kept(distances, table, *axis, interpolate)[1] for axis in of)
-    by_row = table[:, of_rows]
-    if interpolate:  # that of rows is independent of that of columns
-        columns = by_row.permute(0, 3, 1, 2)
-        columns = interpolated(columns.flatten(0, 1)[None], *to[0], 'bilinear')[0].unflatten(0, columns.shape[:2])
-        by_row = columns.permute(0, 2, 3, 1)
-    return PooledBias(by_row, of_columns, to[1] if interpolate else None)
+    if not interpolate:
+        return PooledBias(table, of_columns, of_rows)
+    columns = table[:, of_rows].permute(0, 3, 1, 2)  # The interpolation of rows is independent of that of columns.
+    columns = interpolated(columns.flatten(0, 1)[None], *to[0], 'bilinear')[0].unflatten(0, columns.shape[:2])
+    return PooledBias(columns.permute(0, 2, 3, 1), of_columns, size=to[1])
 
 
 def _by_products(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> PooledBias:
@@ -129,7 +130,8 @@ def _by_products(table: Tensor, of: Axes, to: Axes, interpolate: bool) -> Pooled
         for count, *pair in zip(table.shape[1:], of, to)
     )
     by_row = (rows.flatten(1).t() @ table).unflatten(1, to[0])
-    return PooledBias(by_row, kept(distances, table, *of[1], interpolate)[1], to[1] if interpolate else None, columns)
+    of_columns = kept(distances, table, *of[1], interpolate)[1]
+    return PooledBias(by_row, of_columns, size=to[1] if interpolate else None, shares=columns)
 
 
 def _shares(of: tuple[int, int], to: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..ops.backend import autocast_dtype, has_hooks
 from ..ops.layer_norm import kernels_serve, sum_and_norm_triton
-from .token_conv import TokenConv2d
+from .token_conv import PatchConv2d, TokenConv2d
 from .token_mixer import mix, mix_with_prefix
 
 
@@ -119,7 +119,7 @@ def _read_dtype(module: nn.Module, x: Tensor) -> torch.dtype:
     rounds = bool(names) and not has_hooks(module)
     for name in [names] if isinstance(names, str) else names:
         layer = attrgetter(name)(module)
-        rounds = rounds and type(layer) in (nn.Linear, TokenConv2d) and not has_hooks(layer)
+        rounds = rounds and type(layer) in (nn.Linear, TokenConv2d, PatchConv2d) and not has_hooks(layer)
     if rounds or not torch.is_autocast_enabled():
         return autocast_dtype(x)
     return torch.promote_types(x.dtype, torch.float32)

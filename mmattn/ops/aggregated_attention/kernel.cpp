@@ -2,7 +2,8 @@
 //
 // query: (B, H, W, heads, d); key_value: (B, H, W, 2, heads, d); pooled: (B, h, w, 2, heads, d). Pixels of these maps are
 // `..._stride` apart. scale: (heads), the factor of the queries besides the logarithm of the number of keys. embedding:
-// (heads, d); bias, token_bias: (heads, k * k); tokens: (heads, d, k * k); out: (B, H, W, heads, d). k is odd; or 0, and there are no neighbours.
+// (heads, d); bias, token_bias: (heads, k * k); tokens: (heads, d, k * k); out: (B, H, W, heads, d). k is odd,
+// or 0: then there are no neighbours.
 //
 // The bias of pooled token (i, j) for pixel (y, x) is
 //
@@ -31,7 +32,7 @@ constexpr float INFINITE = std::numeric_limits<float>::infinity();
 constexpr float LEAST_NORM = 1e-6f;  // as in reference.py
 constexpr int64_t WIDEST = 16;       // numbers of a vector
 constexpr int64_t BLOCK = 12;        // sums at a time
-constexpr int64_t CHUNK = 8 * BLOCK; // pooled tokens whose weights for two tiles stay in the nearest cache
+constexpr int64_t CHUNK = 8 * BLOCK;  // pooled tokens whose weights for two tiles stay in the nearest cache
 constexpr int64_t ROW_TASKS = 24;    // at least so many tasks share the gradients, if there are rows enough
 
 int64_t padded(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }

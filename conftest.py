@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+import yapf.yapflib.yapf_api  # noqa: F401  # before test processes start: see configs_unformatted
 from hypothesis import settings
 from mmengine.config import Config, utils
 from mmengine.logging import MMLogger
@@ -106,7 +107,11 @@ def yaml_read_in_c():
 @pytest.fixture(scope='session', autouse=True)
 def configs_unformatted():
     """MMEngine formats a config whenever it logs or writes it, three times in a training, for a second each time. Here
-    their syntax is checked alone. Processes that tests start format them."""
+    their syntax is checked alone. Processes that tests start format them.
+
+    yapf writes a cache at its first import on a machine, which is an empty file for a moment. A second process that
+    reads it then fails. So yapf is imported above, by the process that starts the others.
+    """
 
     def checked(text, **_):
         ast.parse(text)

@@ -68,5 +68,7 @@ def test_configs(case):
     assert cfg.train_cfg.max_iters == 500
     if cfg.default_scope == 'mmseg':
         assert outs.shape[:2] == (1, 11)
+    elif cfg.default_scope == 'mmpretrain':
+        assert outs.shape == (1, 200)
     else:
         assert [one.shape[3] for one in outs[0]] == [width // stride for stride in (7, 14, 28, 56)]

@@ -1,21 +1,23 @@
 # RetinaNets on the simple feature pyramid of the frozen ViT-S/14 on BCCD, in as many steps as
-# projects/lab/configs/real/bccd.py. A row is the width of the images: 336 x 252, about that of the small models, or
-# 504 x 378. There is one view of each image, so that its maps are computed once.
+# projects/lab/configs/real/bccd.py. A row is the width of the images, 336 x 252, about that of the small models, or
+# 504 x 378, and the block whose map the pyramid takes. There is one view of each image, so that its maps are computed
+# once.
 _base_ = ['../bccd.py', './_base_/focus.py']
 input_size = (336, 252)
 load, annotations = dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True)
 pack = dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
-sizes = {name: dict(type='Resize', scale=scale) for name, scale in {'336': (336, 252), '504': (504, 378)}.items()}
 rows = {
     **{
-        name: {
+        f'{width}{"" if block == 12 else f"-block-{block}"}': {
+            'model.backbone.backbone.out_indices': [block - 1],
             # anchors of 16 to 200 pixels in images of 320 x 240, as those of the small models
-            'model.bbox_head.anchor_generator.octave_base_scale': int(name) / 140,
+            'model.bbox_head.anchor_generator.octave_base_scale': width / 140,
             'train_dataloader.dataset.pipeline': [load, annotations, resize, dict(type='PackDetInputs')],
             'val_dataloader.dataset.pipeline': [load, resize, annotations, pack],
             'test_dataloader.dataset.pipeline': [load, resize, annotations, pack],
         }
-        for name, resize in sizes.items()
+        for width, height, block in ((336, 252, 12), (336, 252, 9), (336, 252, 6), (504, 378, 12), (504, 378, 9))
+        for resize in [dict(type='Resize', scale=(width, height))]
     },
     '_delete_': True,  # those of the base
 }

@@ -84,8 +84,8 @@ INLINE void transpose(Vector *x) {
 // -log(2) / 2 and log(2) / 2 of those that begin with 1 + r.
 template <class T>
 INLINE T exponential(T x) {
-  const T shifted = x * 1.44269504f + 12582912.f;  // the last bits are the rounded power of 2
-  const T power = shifted - 12582912.f;
+  const T shifted = x * 1.44269504f + 12583039.f;  // the last bits are the rounded power of 2, and 127
+  const T power = shifted - 12583039.f;
   const T r = (x - power * 0.693359375f) + power * 2.12194440e-4f;
   T p = r * 1.3814540580e-3f + 8.3687454462e-3f;
   p = p * r + 4.1668388993e-2f;
@@ -93,8 +93,8 @@ INLINE T exponential(T x) {
   p = p * r + 4.9999994040e-1f;
   p = p * r + 1;
   p = p * r + 1;
-  const auto bits = (decltype(x < x))p + ((decltype(x < x))shifted << 23);  // p times the power of 2
-  return x < T{} - 87.f ? T{} : (T)bits;
+  const auto bits = (decltype(x < x))shifted << 23;
+  return x < T{} - 87.f ? T{} : p * (T)bits;  // NaN stays NaN in a product, and may not in a sum of bits
 }
 
 }  // namespace

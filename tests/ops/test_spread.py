@@ -14,10 +14,11 @@ import torch
 from mmattn.ops import content_attention, neighbourhood_sum
 from mmattn.ops.depthwise_conv import depthwise_conv
 from mmattn.ops.grouped_conv import grouped_conv
-from tests.ops.operators import axial, convolution, elsa, mean_shift, neighbourhood, results, shunted
+from tests.ops.operators import aggregated, axial, convolution, elsa, mean_shift, neighbourhood, results, shunted
 
 SINGLE, HALF, BFLOAT, DOUBLE = torch.float32, torch.float16, torch.bfloat16, torch.float64
-BAD = math.nan, math.inf, -math.inf
+NAN = np.uint32(0x7FFFFFFF).view(np.float32).item()  # all bits, as torch makes it of float16; math.nan has fewer
+BAD = NAN, math.inf, -math.inf
 
 
 def weighted(weights, value, backend):  # in C++, and float64 in torch
@@ -27,7 +28,7 @@ def weighted(weights, value, backend):  # in C++, and float64 in torch
 #: Where zeros are around a map, torch's convolutions, too, may multiply filters with them or not. So a bad number of
 #: these, (..., k, k), is in the middle, and their gradients are compared exactly if the number is so many pixels from
 #: the border as the last number of a case says.
-FILTERS = {'weight', 'weights', 'ghost_mul', 'ghost_add'}
+FILTERS = {'weight', 'weights', 'ghost_mul', 'ghost_add', 'tokens', 'token_bias'}
 MAPS, BIAS, GHOST = ('query', 'key', 'value'), ('bias',), ('ghost_add',)
 CASES = [
     (neighbourhood((2, 6, 19), 2, 5, 3, 1, BIAS), 'reference cpp', 0),
@@ -36,6 +37,7 @@ CASES = [
     (neighbourhood((1, 12, 35), 2, 5, 5, 2, BIAS), 'cpp', 0),
     (neighbourhood((1, 10, 28), 2, 5, 9, 1, ()), 'cpp', 0),
     (neighbourhood((1, 4, 5), 2, 5, 3, 2), 'reference cpp', 0),
+    (aggregated((1, 5, 19), 2, 5, 3, 2, 3), 'reference shifted cpp', 1),
     (elsa((2, 6, 19), 2, 5, 3), 'reference shifted cpp', 1),
     (elsa((1, 8, 17), 2, 9, 7, 2, GHOST), 'shifted cpp', 6),
     (elsa((1, 8, 17), 2, 33, 5, 1, ()), 'shifted band cpp', 0),
@@ -72,7 +74,7 @@ EXPORTED = 'band', 'exported'  #: backends of graphs that are exported: their gr
 @pytest.mark.parametrize(
     'dtypes, bad, numbers',
     [
-        pytest.param((SINGLE,), (math.nan, math.inf), 3, id='single'),
+        pytest.param((SINGLE,), (NAN, math.inf), 3, id='single'),
         pytest.param((SINGLE, BFLOAT, HALF, DOUBLE), BAD, 6, id='all', marks=pytest.mark.slow),
     ],
 )
@@ -94,6 +96,7 @@ def test_of_kernels(operator, margin, dtypes, tiles):
 
 def spread(call, shapes, margin, backends, dtypes, bad, numbers, tiles=False):
     """What is wrong, as texts, for some numbers of each tensor: the first, the middle, the last and random ones."""
+    filters = FILTERS | ({'bias'} if 'tokens' in shapes else set())  # aggregated attention adds it around a map, too
     generator = torch.Generator().manual_seed(1)
     exact = [0.5 * torch.randn(shape, generator=generator, dtype=DOUBLE) for shape in shapes.values()]
     out = call(*exact, backend='reference')
@@ -107,7 +110,7 @@ def spread(call, shapes, margin, backends, dtypes, bad, numbers, tiles=False):
         random = torch.randint(x.numel(), (numbers - 3,), generator=generator).tolist()
         for flat in sorted({0, x.numel() // 2, x.numel() - 1, *random}):
             place = tuple(int(n) for n in np.unravel_index(flat, x.shape))
-            if name in FILTERS and name != 'weights':
+            if name in filters and name != 'weights':
                 place = (*place[:-2], x.shape[-2] // 2, x.shape[-1] // 2)
             inside = all(margin <= n < size - margin for n, size in zip(place[1:3], x.shape[1:3]))
             *changed, upstream = with_number(exact, number, place, x[place] + 0.5)
@@ -122,7 +125,7 @@ def spread(call, shapes, margin, backends, dtypes, bad, numbers, tiles=False):
                 for of, y, wanted in zip(['result', *shapes], found, depends):
                     reached = ~y.isfinite()
                     beyond, missing = (reached & ~wanted).sum().item(), (wanted & ~reached).sum().item()
-                    if tiles or (not inside and not FILTERS.isdisjoint((name, of))):
+                    if tiles or (not inside and not filters.isdisjoint((name, of))):
                         beyond = 0
                     if backend == 'fused' or not math.isnan(value):  # torch's fused attention loses NaN
                         missing = 0

@@ -194,16 +194,17 @@ def _depthwise_gradient(
     total = tl.zeros((ROWS, CHANNELS), tl.float32)
     for step in range(STEPS):
         top = (strip // across % down * STEPS + step) * SIDE
-        g = _read(grad, image, top, left, 0, 0, c, C, H, W, C, SIDE)
         if GELU or GATED:
             taken = _convolved(x, weight, bias, image, top, left, c, stride, H, W, C, K, SKIP, HAS_BIAS, False, SIDE)
+        g = _read(grad, image, top, left, 0, 0, c, C, H, W, C, SIDE)
+        if GELU or GATED:
             share = _normal(taken) if GELU else 1.0
             if GATED:
-                factor = _read(x + C, image, top, left, 0, 0, c, stride, H, W, C, SIDE)
                 _write(of_x + C, g * (taken * share), image, top, left, c, 2 * C, H, W, C, SIDE)
-                g *= factor
             if GELU:
                 g *= share + taken * 0.3989422804014327 * tl.exp(-0.5 * taken * taken)
+            if GATED:
+                g *= _read(x + C, image, top, left, 0, 0, c, stride, H, W, C, SIDE)
             _write(before, g, image, top, left, c, C, H, W, C, SIDE)
         total += tl.where(number == K * K, tl.sum(g, 0)[None, :], 0.0)
         for row in range(K):

@@ -677,8 +677,8 @@ MORE_REGISTERS = dict.fromkeys(
 #: GSA's gradients in float16 with 64 channels, which have 512 threads, so at most 128 registers
 MORE_SPILLS = dict.fromkeys(AXIAL_GRADIENTS, {80: 128, 90: 64, 100: 64}) | {
     '_aggregated': {80: 320},
-    '_depthwise': {75: 8, 80: 8},  # in float32, as the next
-    '_depthwise_gradient': {100: 240},
+    '_depthwise': {75: 8, 80: 8},  # in float32
+    '_depthwise_gradient': {100: 240},  # in float32, with a gate
     '_windows': {80: 256, 90: 128, 100: 1024},
     '_windows_gradient': {80: 2816, 90: 1536, 100: 3200},
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// The gradients of two tiles of a row, and of rows of the map.
+// The backward pass, for two tiles of a row and for rows of the map.
 
 #include "forward.h"
 

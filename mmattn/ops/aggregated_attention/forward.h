@@ -1,6 +1,6 @@
 #pragma once
 
-// The result of two tiles of a row, which the backward pass begins with, too, and of rows of the map.
+// The forward pass, for two tiles of a row and for rows of the map. The backward pass begins with the same logits.
 
 #include "sums.h"
 

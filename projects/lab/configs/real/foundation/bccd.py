@@ -16,7 +16,7 @@ rows = {
             'val_dataloader.dataset.pipeline': [load, resize, annotations, pack],
             'test_dataloader.dataset.pipeline': [load, resize, annotations, pack],
         }
-        for width, height, block in ((336, 252, 12), (336, 252, 9), (336, 252, 6), (504, 378, 12), (504, 378, 9))
+        for width, height, block in ((336, 252, 12), (336, 252, 9), (336, 252, 6), (504, 378, 12))
         for resize in [dict(type='Resize', scale=(width, height))]
     },
     '_delete_': True,  # those of the base

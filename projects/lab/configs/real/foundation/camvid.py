@@ -34,7 +34,6 @@ rows = {
         )
     ),
     'fpn': dict(model=fpn),
-    'fpn-block-9': {'model.backbone.backbone.out_indices': [8]},
     '_delete_': True,  # those of the base
 }
 model = dict(data_preprocessor=dict(size=(378, 504)), backbone=_base_.frozen, **fpn)

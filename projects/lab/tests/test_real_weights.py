@@ -3,10 +3,13 @@
 import json
 import math
 
+import safetensors.torch
 import torch
 from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.backbones import GSAResNet
+from mmguard.runs.checkpoints import backbone_settings
 from tests.tools.in_process import run_tool
 
 BACKBONE = dict(
@@ -42,13 +45,46 @@ def test_weights(tmp_path):
     done = run_tool('real_weights', work_dir, '--out', out)
     assert done.returncode == 0 and 'diverged is left out' in done.stdout and 'changed is left out' in done.stdout
     assert [folder.name for folder in out.iterdir()] == ['good']
-    assert '| 30.0 | 50.0 | 0.001 | 10 |' in (out / 'good' / 'README.md').read_text()
+    assert '| 30.0 | 50.0 | 3 | 0.001 | 10 |' in (out / 'good' / 'README.md').read_text()
     assert not {'work_dir', 'load_from', 'resume'} & set(Config.fromfile(out / 'good' / 'config.py'))
     backbone = GSAResNet(**BACKBONE)
     backbone.load_pretrained(out / 'good' / 'model.safetensors')
     assert backbone.layer1[0].conv1.weight.unique().tolist() == [10]
 
 
+def test_without_kept_maps(tmp_path):
+    """A backbone whose maps were kept is published as itself, frozen, with the weights and settings of the run."""
+    arch = dict(embed_dim=16, depth=2, num_heads=2, version=2, registers=0, swiglu=0)
+    kept = dict(
+        type='KeptMaps',
+        backbone=dict(type='mmattn.DINOViT', arch=arch, out_indices=(0,)),
+        folder=str(tmp_path / 'maps'),
+    )
+    sizes = dict(in_channels=16, channels=16, in_index=0)
+    head = dict(type='FCNHead', num_convs=0, num_classes=11, concat_input=False, norm_cfg=None, **sizes)
+    cfg = dict(default_scope='mmseg', custom_imports=dict(imports=['mmattn_lab']))
+    cfg['model'] = dict(type='EncoderDecoder', backbone=kept, decode_head=head, test_cfg=dict(mode='whole'))
+    folder = tmp_path / 'work' / 'camvid' / 'linear' / 'rate0.01_seed0'
+    folder.mkdir(parents=True)
+    Config(cfg).dump(folder / 'camvid.py')
+    (folder / 'result.json').write_text(json.dumps(dict(rate=0.01, metrics=dict(mIoU=50.0), seconds=60)))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        trained = MODELS.build(Config(cfg).model)
+        note = dict(mmattn=backbone_settings(trained))
+        torch.save(dict(state_dict=trained.state_dict(), meta=note), folder / 'iter_500.pth')
+        done = run_tool('real_weights', tmp_path / 'work', '--config', 'camvid', '--license', 'mit', '--out', tmp_path)
+        assert done.returncode == 0, done.stderr
+        card, published = (tmp_path / 'linear' / 'README.md').read_text(), Config.fromfile(tmp_path / 'linear/config.py')
+        assert 'license: mit' in card and '| 50.0 | 1 | 0.01 | 1 |' in card and 'custom_imports' not in published
+        model = MODELS.build(published.model)
+    weights = tmp_path / 'linear' / 'model.safetensors'
+    model.load_state_dict({name: x.float() for name, x in safetensors.torch.load_file(weights).items()})
+    model.backbone.load_pretrained(weights)  # compares the settings
+    assert not any(p.requires_grad for p in model.backbone.parameters())
+    images = torch.randn(1, 3, 28, 28)
+    assert torch.allclose(model.eval()(images), trained.eval()(images), atol=1e-2)
+
+
 def test_nothing_is_finished(tmp_path):
     done = run_tool('real_weights', tmp_path, '--out', tmp_path / 'weights')
-    assert done.returncode == 1 and 'make real trains them' in done.stderr
+    assert done.returncode == 1 and 'no finished training of tiny-imagenet.py' in done.stderr

@@ -89,9 +89,9 @@ def finished(folder: Path) -> dict[str, list[Run]]:
     return runs
 
 
-def best(runs: list[Run]) -> Run:
-    """The classifier with the highest accuracy; one that diverged only if there is no other."""
-    return max(runs, key=lambda run: (not run.diverged, run.metrics.get('accuracy/top1', 0)))
+def best(runs: list[Run], score: str = 'accuracy/top1') -> Run:
+    """The run with the highest score; one that diverged only if there is no other."""
+    return max(runs, key=lambda run: (not run.diverged, run.metrics.get(score, 0)))
 
 
 def table(

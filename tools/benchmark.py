@@ -78,7 +78,7 @@ CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 BASELINES = {
     'swin-t': dict(type='mmdet.SwinTransformer'),
     'pvtv2-b2': dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[3, 4, 6, 3]),
-    'r50': dict(type='mmdet.ResNet', depth=50),
+    'r50': dict(type='mmdet.ResNet', depth=50, norm_eval=False),  # its steps compute statistics, as those of ours do
     'mit-b2': dict(type='mmseg.MixVisionTransformer', embed_dims=64, num_layers=[3, 4, 6, 3], num_heads=[1, 2, 5, 8]),
     'vit-s': dict(type='mmseg.VisionTransformer', img_size=(512, 512), embed_dims=384, num_layers=12, num_heads=6),
     # timm's VOLO takes images of one size only

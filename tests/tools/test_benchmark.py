@@ -191,6 +191,16 @@ def test_whole_models(config, baseline, classes):
         assert scores.shape[1] == classes
 
 
+@pytest.mark.parametrize('name', ['r50', 'timm-r50', 'gsa-r50'])
+def test_norms_compute_statistics(name):
+    """A training step of baselines and ours does the same work: batch norms are in training mode."""
+    options = SimpleNamespace(device='cpu', row=None, heads=None, dtype='float32')
+    model = benchmark_tool.eager(name, options)
+    for step in benchmark_tool.STEPS:
+        benchmark_tool.run(model, torch.zeros(2, 3, 64, 64), step, options)
+    assert all(m.training for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+
+
 @pytest.mark.parametrize(
     'heads, name',
     [('elsa-swin-t', 'r50'), (f'{ROOT}/projects/lab/configs/toy/elsa-swin-toy_upernet.py', 'vit-s')],

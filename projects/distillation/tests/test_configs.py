@@ -22,7 +22,7 @@ CONFIGS = ROOT / 'projects' / 'distillation' / 'configs'
 STUDENTS, GRAFTS = (sorted((CONFIGS / folder).glob('*.py')) for folder in ('students', 'grafts'))
 TOY_DISTILLATION, TOY_GRAFT = CONFIGS / 'toy' / 'distill.py', CONFIGS / 'toy' / 'graft.py'
 REAL_DISTILLATION, REAL_GRAFT = CONFIGS / 'real' / 'distill.py', CONFIGS / 'real' / 'graft.py'
-REAL_FOCUS = CONFIGS / 'real' / 'distill-focus.py'
+REAL_FOCUS, STREET = (CONFIGS / 'real' / f'{name}.py' for name in ('distill-focus', 'distill-focus-camvid'))
 #: a teacher and a schedule each
 ROWS = [*Config.fromfile(CONFIGS / '_base_' / 'rows.py').rows]
 
@@ -156,6 +156,22 @@ def test_a_trained_vit_teaches_on_real_photographs():
     pipeline = Compose(cfg.train_dataloader.dataset.pipeline[1:])
     sample = pipeline(dict(img=np.zeros((64, 64, 3), np.uint8), img_path='a.jpg', img_shape=(64, 64)))
     assert sample['inputs'].shape == (3, 48, 48) and sample['data_samples'].view_key
+    check_step(cfg)
+
+
+def test_a_student_goes_on_with_street_photos():
+    """It starts from the weights of the first part, and learns from the same map of the same teacher, in larger crops
+    whose features are kept."""
+    cfg, first = read_row(STREET, 'nat'), read_row(REAL_FOCUS, 'nat')
+    assert not missing_imports(cfg) and cfg.photos.data_root.endswith('CamVid/train')
+    start = cfg.model.backbone.pop('init_cfg')
+    assert start.type == 'Pretrained' and start.checkpoint.endswith('/nat/backbone_epoch_3.pth')
+    assert dict(cfg.model.backbone, init_cfg=None) == first.model.backbone
+    assert cfg.model.teacher.model == first.model.teacher.model and cfg.model.teacher.img_size % 14 == 0
+    pipeline = Compose(cfg.train_dataloader.dataset.pipeline[1:])
+    sample = pipeline(dict(img=np.zeros((360, 480, 3), np.uint8), img_path='a.png', img_shape=(360, 480)))
+    assert sample['inputs'].shape == (3, 256, 256) and sample['data_samples'].view_key
+    assert cfg.param_scheduler[-1].end == cfg.train_cfg.max_epochs
     check_step(cfg)
 
 

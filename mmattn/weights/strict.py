@@ -256,7 +256,7 @@ class StrictModule(BaseModule):
         given = plain_names(given, 'the state dict')
         odd = [f'{key} ({form})' for key, value in given.items() if (form := odd_form(value))]
         given = {key: value for key, value in given.items() if not odd_form(value)}
-        ways = (entry.get('in_channels') for entry in split_init_cfg(self.init_cfg)[1])
+        ways = (entry.get('in_channels') for entry in _entries(self.init_cfg) if is_pretrained(entry))
         if (way := next(filter(None, ways), None)) and self._other_channels(given):
             given = self._with_channels(given, False, way)
         own = self.state_dict()

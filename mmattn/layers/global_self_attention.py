@@ -7,7 +7,15 @@ from torch import Tensor, nn
 from ..arguments import check_choice, check_flags, check_heads, check_odd, check_whole
 from ..ops.any_size import ceil_div
 from ..ops.backend import is_half
-from ..ops.global_self_attention import BEYOND, axial_attention, content_attention, content_context, uses_kernels
+from ..ops.batch_norm import kernels_serve
+from ..ops.global_self_attention import (
+    BEYOND,
+    axial_attention,
+    content_attention,
+    content_context,
+    projected_attention,
+    uses_kernels,
+)
 from ..ops.recompute import recompute
 from ..ops.tokens import batch_normed
 from .casts import is_plain
@@ -118,12 +126,16 @@ class GlobalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        query, value, key = self._projected(x)  # eq. 3
+        query, value, key, maps = self._projected(x)  # eq. 3
         axial = key if self.content == 'axial' else None
         fused = self.content != 'axial' and not self.axial_softmax
         fused = fused and (uses_kernels(query, value) if self.backend is None else self.backend == 'triton')
         # under autocast: the result of attention may be too large for float16
         dtype = self.value.weight.dtype if value.dtype == torch.float16 else value.dtype
+        if fused and maps is not None and self._is_one_function(x):
+            tensors = self.rel_col, self.rel_row, self.bn.weight, self.bn.bias
+            settings = dict(backend='triton', norm=self.bn, dtype=dtype)
+            return self._out(projected_attention(maps, *tensors, self.bn.eps, self.beyond, **settings))
         if not fused:
             value = value.to(dtype)
         norm = statistics(self.bn) if fused else None
@@ -140,17 +152,30 @@ class GlobalSelfAttention(nn.Module):
         if self.content is True and context is None:
             content = recompute(self._content, x, query, value.to(dtype), key, modules=[self.key], random=False)
             out = content if out is value else content + out  # eq. 8
-        out = out.flatten(-2)
-        return out if self.proj is None else self.proj(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+        return self._out(out)
 
-    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Query, value and, if it is axial or one product makes all three, key: (B, H, W, heads, C / heads)."""
-        half = is_half(x)
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Query, value and, if it is axial or one product makes all three, key: (B, H, W, heads, C / heads); and what
+        that product makes, (B, H, W, 3, heads, C / heads)."""
+        half = is_half(x) or self.backend == 'triton'
         layers = [self.query, self.value]
         if self.content == 'axial' or self.content and half:
             layers.append(self.key)
-        query, value, *keys = map(self._split, projections(layers, x) if half else (layer(x) for layer in layers))
-        return query, value, keys[0] if keys else None
+        joint = joint_projection(layers, x) if half else None
+        each = (layer(x) for layer in layers) if joint is None else joint.unbind(-2)
+        query, value, *keys = map(self._split, each)
+        return query, value, *(keys or [None]), None if joint is None or not keys else self._split(joint)
+
+    def _is_one_function(self, x: Tensor) -> bool:
+        """Whether one function of autograd does what follows the product of all three projections."""
+        if self.bn is None or self.content is not True or self.softmax_queries or not torch.is_grad_enabled():
+            return False
+        return kernels_serve(self.bn, x.permute(0, 3, 1, 2))
+
+    def _out(self, x: Tensor) -> Tensor:
+        """What follows attention, from (B, H, W, heads, C / heads) to (B, H, W, C)."""
+        x = x.flatten(-2)
+        return x if self.proj is None else self.proj(self.norm(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
     def _along(
         self, dim: int, query: Tensor, key: Tensor | None, value: Tensor, table: Tensor, **others: object
@@ -183,21 +208,21 @@ class PixelsLast(TokenConv2d, nn.Conv2d):
         return out.mT.unflatten(1, x.shape[1:3])
 
 
-def projections(layers: Sequence[nn.Module], x: Tensor) -> Sequence[Tensor]:
-    """Results of 1 x 1 convolutions of the same tokens, by one product if they are as this file makes them and without
-    hooks.
+def joint_projection(layers: Sequence[nn.Module], x: Tensor) -> Tensor | None:
+    """Results of 1 x 1 convolutions of the same tokens, by one product; None if they are not as this file makes them, or
+    have hooks.
 
     Args:
         layers: from C channels to as many.
         x: (B, H, W, C).
 
     Returns:
-        (B, H, W, C) of each layer.
+        (B, H, W, layers, C).
     """
     if not all(is_plain(layer, TokenConv2d, PixelsLast) and layer.bias is None for layer in layers):
-        return [layer(x) for layer in layers]
+        return None
     weight = torch.cat([layer.weight for layer in layers])
-    return F.conv2d(x.permute(0, 3, 1, 2), weight).permute(0, 2, 3, 1).unflatten(-1, (len(layers), -1)).unbind(-2)
+    return F.conv2d(x.permute(0, 3, 1, 2), weight).permute(0, 2, 3, 1).unflatten(-1, (len(layers), -1))
 
 
 def statistics(norm: nn.Module | None) -> tuple[Tensor, Tensor, Tensor, Tensor, float] | None:

@@ -22,12 +22,12 @@ def kernels(triton_runs, monkeypatch):
     return module
 
 
-def block():
-    """One whose norms have seen something, and whose shortcut is the map itself."""
+def block(in_channels=6):
+    """One whose norms have seen something, and whose shortcut is the map itself, if that has 6 channels."""
     made = Bottleneck(
-        6, 5, 6, stride=1, attn=None, keep_conv=False, norm_cfg=dict(type='BN', momentum=0.3), drop_path=0.0
+        in_channels, 5, 6, stride=1, attn=None, keep_conv=False, norm_cfg=dict(type='BN', momentum=0.3), drop_path=0.0
     )
-    for norm in (made.bn1, made.bn2, made.bn3):
+    for norm in (each for each in made.modules() if isinstance(each, nn.BatchNorm2d)):
         for x in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
             nn.init.uniform_(x, 0.5, 1.5)
     return made
@@ -41,15 +41,15 @@ def twice(function):
         return found, function()
 
 
-@pytest.mark.parametrize('how', ['training', 'recomputed', 'frozen statistics', 'inference'])
+@pytest.mark.parametrize('how', ['training', 'norm in the shortcut', 'recomputed', 'frozen statistics', 'inference'])
 def test_kernels_in_a_block(kernels, monkeypatch, how):
     """The result, all gradients, running statistics and the number of batches are those of torch's modules."""
-    made, image = block(), torch.randn(2, 6, 7, 5)
-    calls = []
+    channels = 4 if how == 'norm in the shortcut' else 6
+    made, image, calls = block(channels), torch.randn(2, channels, 7, 5), []
     monkeypatch.setattr(kernels, 'NormReLU', lambda *args, kernel=kernels.NormReLU: calls.append(1) or kernel(*args))
 
     def run():
-        ours = copy.deepcopy(made).train(how in ('training', 'recomputed'))
+        ours = copy.deepcopy(made).train(how not in ('frozen statistics', 'inference'))
         x = image.clone().requires_grad_()
         with torch.set_grad_enabled(how != 'inference'):
             out = recompute(ours, x) if how == 'recomputed' else ours(x)
@@ -57,7 +57,7 @@ def test_kernels_in_a_block(kernels, monkeypatch, how):
         return out, list(gradients), ours.state_dict()
 
     torch.testing.assert_close(*twice(run), rtol=1e-4, atol=1e-4)
-    assert len(calls) == (6 if how == 'recomputed' else 3)
+    assert len(calls) == {'recomputed': 6, 'norm in the shortcut': 4}.get(how, 3)
 
 
 def test_half_precision_for_what_follows(kernels):
@@ -128,7 +128,7 @@ def hooked(norm, **_):
 def test_what_stays_with_torch(change):
     """Whatever needs the module itself, or has numbers that the kernels do not."""
     norm, drop_path, x = nn.BatchNorm2d(4), DropPath(0.0), torch.randn(2, 4, 3, 3)
-    served = lambda: batch_norm._is_served(norm, x, x, drop_path)
+    served = lambda: batch_norm.kernels_serve(norm, x, x, drop_path)
     assert served()
     change(norm=norm, drop_path=drop_path, x=x)
     assert not served()

@@ -26,7 +26,9 @@ from mmattn.ops import (
 from mmattn.ops import elsa as elsa_operator
 from mmattn.ops import global_self_attention as axial_operator
 from mmattn.ops import mean_shift as mean_shift_operator
+from mmattn.ops import batch_norm as norm_operator
 from mmattn.ops.depthwise_conv import depthwise_conv
+from mmattn.ops.global_self_attention import projected_attention
 from tests import ROOT
 from tests.ops.operators import (
     aggregated,
@@ -102,6 +104,13 @@ def axial_and_content(size, heads, k, v, L, dim):
     return call, shapes
 
 
+def gsa(size, heads, d, columns, rows, beyond='mask'):
+    """From the projections on, with tables of these lengths."""
+    shapes = dict(maps=(*size, 3, heads, d), columns=(2 * columns - 1, d), rows=(2 * rows - 1, d))
+    call = lambda *tensors, backend: projected_attention(*tensors, beyond=beyond, backend=backend)
+    return call, shapes | dict.fromkeys(('weight', 'bias'), (heads * d,))
+
+
 def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
@@ -117,6 +126,9 @@ def slow(*values):
         (neighbourhood((1, 2, 9), 2, 6, 3), BFLOAT, False),
         pytest.param(axial_and_content((2, 2, 17), 3, 17, 5, 4, 2), SINGLE, False, marks=interpreted),
         pytest.param(content((2, 5, 7), 2, 4, 5), SINGLE, False, marks=interpreted),
+        pytest.param(gsa((2, 5, 18), 2, 3, 5, 4), SINGLE, False, marks=interpreted),
+        slow(gsa((2, 17, 5), 1, 17, 5, 3, 'stretch'), BFLOAT, False),
+        slow(gsa((1, 3, 34), 3, 16, 2, 40), HALF, False),
         (depthwise((1, 9, 6), 5, 1, 3, skip=True, gelu=True), SINGLE, False),
         pytest.param(mean_shift(1, 2, 17, 33, 5), SINGLE, False, marks=interpreted),
         pytest.param(aggregated((2, 5, 7), 2, 5, 3, 3, 6), SINGLE, False, marks=interpreted),
@@ -267,9 +279,11 @@ def test_axial_kernels_and_the_range_of_float16(size, dtype):
 @interpreted
 @pytest.mark.skipif(not hasattr(torch.amp, 'GradScaler'), reason='this torch has no float16 convolutions on the CPU')
 @pytest.mark.parametrize('settings', [{}, dict(softmax_queries=True)], ids=str)
-def test_global_self_attention_in_float16(settings):
+@pytest.mark.parametrize('serves', [True, False], ids=['one function', 'torch norms'])
+def test_global_self_attention_in_float16(monkeypatch, settings, serves):
     """Under autocast, maps and gradients are near those of float64 and finite, although float16 would overflow between
-    columns and rows: the kernels give float32."""
+    columns and rows: the kernels give float32. So it is if torch computes the norm."""
+    monkeypatch.setattr(norm_operator, 'triton_takes', lambda x: serves)
     layer = GlobalSelfAttention(8, 2, stride=32, project=False, **settings)
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
@@ -288,6 +302,30 @@ def test_global_self_attention_in_float16(settings):
     assert found[0][0].dtype == SINGLE and found[0][0].abs().max() > torch.finfo(HALF).max
     for one, other in zip(*found):
         assert (one.double() - other).norm() <= 10 * torch.finfo(HALF).eps * other.norm()
+
+
+@pytest.mark.usefixtures('triton_runs')
+@interpreted
+@pytest.mark.parametrize('training', [True, False], ids=['training', 'frozen statistics'])
+def test_a_training_step_of_global_self_attention(monkeypatch, training):
+    """What follows the projections is one function of autograd. The result, all gradients and running statistics are
+    those of the reference. Another norm, whose hooks must fire, is called."""
+    monkeypatch.setattr(norm_operator, 'triton_takes', lambda x: True)
+    layer = GlobalSelfAttention(6, 2, stride=32, project=False)
+    for x in (*layer.parameters(), layer.bn.running_mean, layer.bn.running_var):
+        torch.nn.init.uniform_(x, 0.5, 1.5)
+    exact, image, found = copy.deepcopy(layer), torch.randn(2, 4, 5, 6), []
+    for each, backend in ((layer, 'triton'), (exact, 'reference')):
+        each.backend, x = backend, image.clone().requires_grad_()
+        out = each.train(training)(x)
+        gradients = torch.autograd.grad(out.square().sum(), [x, *each.parameters()])
+        found.append((out, gradients, each.state_dict()))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    name = lambda: type(layer(image).grad_fn.next_functions[0][0]).__name__
+    assert name() == '_ProjectedBackward'
+    seen = []
+    layer.bn.register_forward_hook(lambda *_: seen.append(1))
+    assert name() != '_ProjectedBackward' and seen
 
 
 @pytest.mark.usefixtures('triton_runs')
@@ -649,7 +687,7 @@ GELU = {'_gelu', '_gelu_gradient'}
 DEPTHWISE = {'_depthwise', '_depthwise_gradient'}
 ELSA_KERNELS = {'_elsa', '_elsa (reverse)', '_elsa_logits_gradient', '_elsa_ghost_gradient'}
 AXIAL_GRADIENTS = {'_axial_query_gradient', '_axial_value_gradient', '_axial_table_gradient'}
-GSA = {'_axial', *AXIAL_GRADIENTS, '_content_parts', '_content_merge', '_content_gradient'}
+GSA = {'_axial', *AXIAL_GRADIENTS, '_content_parts', '_content_merge', '_content_gradient', *NORM}
 MEAN_SHIFT = {'_mean_shift', '_mean_shift_query_gradient', '_mean_shift_key_gradient'}
 NEIGHBOURHOOD = {'_neighbourhood', '_neighbourhood_query_gradient', '_neighbourhood_key_gradient'}
 WINDOWS = {'_windows', '_windows_gradient', '_windows_bias_gradient'}

@@ -28,7 +28,7 @@ BACKBONES = {
     'SwinFrame': (SWIN, 41, 113),
     'DiNAT': (dict(SWIN, mlp_ratio=3, layer_scale=0, dilations=(2, 1, 1, 1)), 43, 114),
     'ShuntedTransformer': (dict(embed_dims=(8, 8, 8, 8), num_heads=(2, 2, 2, 2), stem_convs=1), 80, 216),
-    'GSAResNet': (dict(stem_channels=8, base_channels=8, expansion=4), 40, 150),
+    'GSAResNet': (dict(stem_channels=8, base_channels=8, expansion=4), 40, 129),
     'ELSAVOLO': (dict(embed_dim=16, num_heads=(1, 1), stem_dim=8, mlp_ratio=3), 71, 174),
     'TransNeXt': (dict(embed_dims=(8, 8, 8, 8), num_heads=(2, 2, 2, 2)), 66, 200),
     'MSFViT': (dict(embed_dim=8, num_heads=1), 53, 115),

@@ -42,6 +42,7 @@ MAPS = {
     'axial, along columns': GSA,
     'axial, along rows': GSA,
     'axial, along rows, and content': GSA,
+    'columns, norm, rows and content': GSA,
     'depth-wise convolution': NAT,
     'depth-wise convolution, sum and GELU': ((128, 16, 32), (64, 32, 32), (32, 32, 32)),  # of Shunted-S
     'depth-wise convolution, GELU and gate': ((128, 12, 32), (64, 24, 32), (32, 24, 32)),  # of TransNeXt-T

@@ -36,6 +36,7 @@ from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
 from mmattn.ops.gelu.triton import GELULinear  # noqa: E402
 from mmattn.ops.global_self_attention.triton import axial_attention_triton  # noqa: E402
 from mmattn.ops.global_self_attention.triton_content import content_context_triton  # noqa: E402
+from mmattn.ops.global_self_attention.triton_projected import projected_attention_triton  # noqa: E402
 from mmattn.ops.layer_norm.triton import SumAndNorm  # noqa: E402
 from mmattn.ops.mean_shift.triton import projected_mean_shift_triton  # noqa: E402
 from mmattn.ops.neighbourhood.tensor_cores import neighbourhood_attention_products  # noqa: E402
@@ -80,15 +81,17 @@ def elsa(dtype: torch.dtype, k: int, ghosts: str) -> Tensor:
 
 
 def gsa(dtype: torch.dtype, channels: int, length: int) -> Tensor:
-    """GSA's attention along columns, with the norm of inference and without, along rows, and to the content. Of float16
-    maps, results are float32, as under autocast."""
+    """GSA's attention along columns, with the norm of inference and without, along rows, and to the content: the parts,
+    and what is one function in training. Of float16 maps, results are float32, as under autocast."""
     maps = empty(dtype, 2, length, length, 3, 8, channels)
-    query, key, value = maps.unbind(3)
-    table = empty(torch.float32, 2 * length - 1, channels)
-    along = partial(axial_attention_triton, query, dtype=torch.float32 if dtype == torch.float16 else dtype)
+    query, value, key = maps.unbind(3)
+    table, norm = empty(torch.float32, 2 * length - 1, channels), empty(torch.float32, 4, 8 * channels)
+    out = torch.float32 if dtype == torch.float16 else dtype
+    along = partial(axial_attention_triton, query, dtype=out)
     with torch.no_grad():
-        along(value, table, 1, norm=(*empty(torch.float32, 4, 8 * channels), 1e-5))
-    return along(along(value, table, 1), table, 2, content_context_triton(key, value))
+        along(value, table, 1, norm=(*norm, 1e-5))
+    parts = along(along(value, table, 1), table, 2, content_context_triton(key, value))
+    return parts + projected_attention_triton(maps, table, table, *norm[:2], 1e-5, None, out)
 
 
 def depthwise(dtype: torch.dtype, k: int, gated: bool = False) -> Tensor:

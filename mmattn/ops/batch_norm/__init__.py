@@ -77,7 +77,7 @@ def norm_then_relu(
     On a GPU, kernels serve a plain ``nn.BatchNorm2d`` with running statistics, which follow x once. Hooks, branches
     that are dropped, other norms and graphs, where torch.compile fuses them, stay with torch.
     """
-    if not _is_served(norm, x, shortcut, drop_path):
+    if not kernels_serve(norm, x, shortcut, drop_path):
 
         def by_torch(x: Tensor) -> Tensor:
             x = norm(x)
@@ -96,26 +96,36 @@ def norm_then_relu(
     return by_kernels
 
 
+def normed(norm: nn.Module, x: Tensor) -> Tensor:
+    """``norm(x)`` of the map x (B, C, H, W), by kernels where :func:`norm_then_relu` has them."""
+    if not kernels_serve(norm, x):
+        return norm(x)
+    return _function(norm, x, None, relu=False)(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
 def convolution_of_relu(norm: nn.Module, conv: object, x: Tensor) -> Tensor | None:
     """``conv(relu(norm(x)))`` of the map x (B, C, H, W), whose backward pass keeps x alone, by kernels on a GPU. They
     serve what :func:`norm_then_relu` says, and plain convolutions without hooks; else, the result is None."""
     is_plain = type(conv) is nn.Conv2d and conv.padding_mode == 'zeros' and not isinstance(conv.padding, str)
-    if not is_plain or has_hooks(conv) or not _is_served(norm, x, None, None):
+    if not is_plain or has_hooks(conv) or not kernels_serve(norm, x):
         return None
     return _function(norm, x, None).then(conv, x.permute(0, 2, 3, 1))
 
 
-def _function(norm: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None) -> 'NormReLU':
+def _function(norm: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None, relu: bool = True) -> 'NormReLU':
     """The kernels for maps (B, C, H, W)."""
     from .triton import NormReLU
 
     tokens = lambda x: None if x is None else x.permute(0, 2, 3, 1)
     running = None if norm.training else (norm.running_mean, norm.running_var)
     dtype = autocast_dtype(x) if shortcut is None else x.dtype
-    return NormReLU(tokens(x), tokens(shortcut), norm.weight, norm.bias, norm.eps, running, norm, dtype)
+    return NormReLU(tokens(x), tokens(shortcut), norm.weight, norm.bias, norm.eps, running, norm, dtype, relu)
 
 
-def _is_served(norm: nn.Module, x: Tensor, shortcut: Tensor | None, drop_path: nn.Module | None) -> bool:
+def kernels_serve(
+    norm: nn.Module, x: Tensor, shortcut: Tensor | None = None, drop_path: nn.Module | None = None
+) -> bool:
+    """Whether the kernels serve a norm of the map x (B, C, H, W), as :func:`norm_then_relu` says."""
     if is_tracing() or type(norm) is not nn.BatchNorm2d or not triton_takes(x):
         return False
     if drop_path is not None and drop_path.training and drop_path.drop_prob:

@@ -1,4 +1,5 @@
-"""Batch norm, the sum with a shortcut and ReLU on a GPU: a pass over the map for the statistics, and one for the rest.
+"""Batch norm, alone or with ReLU and a shortcut, on a GPU: a pass over the map for the statistics, and one for the
+rest.
 
 A program goes through some channels of many pixels, tile by tile. Sums are in float32, whatever the dtype of the map.
 Each program stores its own, and those of the next pass add them all, so that the order of additions is always the same.
@@ -38,13 +39,15 @@ class NormReLU:
         running: mean and variance in place of those of x, or None.
         norm: whose running statistics follow those of x in the first call, as in torch; or None.
         dtype: of the result; None: that of x.
+        relu: False leaves ReLU out; then there is no shortcut.
     """
 
     def __init__(
         self, x: Tensor, shortcut: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
         running: tuple[Tensor, Tensor] | None = None, norm: nn.BatchNorm2d | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | None = None, relu: bool = True,
     ) -> None:  # fmt: skip
+        self.relu = relu
         self.arguments = shortcut, weight, bias, eps
         self.own = running is None
         self.statistics = running or x.new_empty(2, x.shape[-1], dtype=torch.float32).unbind()
@@ -57,7 +60,8 @@ class NormReLU:
 
     def __call__(self, x: Tensor) -> Tensor:
         parts, self.parts = self.parts, None
-        return apply(_NormReLU, x, *self.arguments, *self.statistics, self.own, parts, self.norm, self.dtype)
+        given = *self.arguments, *self.statistics, self.own, parts, self.norm, self.dtype, self.relu
+        return apply(_NormReLU, x, *given)
 
     def then(self, conv: nn.Conv2d, x: Tensor) -> Tensor:
         """A convolution of the result, to (B, C', H', W'). The backward pass keeps x, and computes the result again."""
@@ -67,7 +71,7 @@ class NormReLU:
         return _NormReLUConvolution.apply(x, *given, *filters)
 
 
-def _result(x, shortcut, weight, bias, eps, mean, variance, parts, norm, dtype) -> Tensor:
+def result(x, shortcut, weight, bias, eps, mean, variance, parts, norm, dtype, relu=True) -> Tensor:
     """With ``parts``, what was found of the parts of x, it computes mean and variance; without, it reads them."""
     (rows, stride), added = rows_of(x), (None, 0) if shortcut is None else rows_of(shortcut)
     out = torch.empty_like(rows, dtype=dtype, memory_format=torch.contiguous_format)
@@ -77,7 +81,7 @@ def _result(x, shortcut, weight, bias, eps, mean, variance, parts, norm, dtype) 
     run(
         _norm_relu, grid, *(rows, added[0], weight, bias, mean, variance, out, parts), *(running or [None] * 3),
         eps, float(norm.momentum) if follows else 0.0, stride, added[1], **sizes, SHORTCUT=shortcut is not None,
-        OWN=parts is not None, FOLLOWS=follows, PARTS=PARTS,
+        RELU=relu, OWN=parts is not None, FOLLOWS=follows, PARTS=PARTS,
     )  # fmt: skip
     for buffer in running:
         increment_version(buffer)
@@ -86,18 +90,18 @@ def _result(x, shortcut, weight, bias, eps, mean, variance, parts, norm, dtype) 
 
 class _NormReLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, shortcut, weight, bias, eps, mean, variance, own, parts, norm, dtype) -> Tensor:
-        out = _result(x, shortcut, weight, bias, eps, mean, variance, parts, norm, dtype)
+    def forward(ctx, x, shortcut, weight, bias, eps, mean, variance, own, parts, norm, dtype, relu) -> Tensor:
+        out = result(x, shortcut, weight, bias, eps, mean, variance, parts, norm, dtype, relu)
         ctx.save_for_backward(x, weight, bias, mean, variance, None if shortcut is None else out)
-        ctx.eps, ctx.own = eps, own
+        ctx.numbers = eps, own, relu
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         # create_graph=True: torch's operators have second derivatives
-        function = _differentiable if torch.is_grad_enabled() else _gradients
-        found = function(grad, *ctx.saved_tensors, ctx.eps, ctx.own)
-        return *found, *[None] * 7
+        function = _differentiable if torch.is_grad_enabled() else gradients
+        found = function(grad, *ctx.saved_tensors, *ctx.numbers)
+        return *found, *[None] * 8
 
 
 class _NormReLUConvolution(torch.autograd.Function):
@@ -105,7 +109,7 @@ class _NormReLUConvolution(torch.autograd.Function):
     def forward(
         ctx, x, weight, bias, eps, mean, variance, own, parts, norm, dtype, filters, offset, *settings
     ) -> Tensor:  # fmt: skip
-        out = _result(x, None, weight, bias, eps, mean, variance, parts, norm, dtype)
+        out = result(x, None, weight, bias, eps, mean, variance, parts, norm, dtype)
         cast = filters.to(dtype)
         ctx.save_for_backward(x, weight, bias, mean, variance, filters, cast, offset)
         ctx.numbers, ctx.settings = (eps, own), settings
@@ -124,14 +128,14 @@ def _convolution_gradients(
     needed: tuple[bool, bool],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Those of x, weight, bias, and of filters and offset if they are needed."""
-    out = _result(x, None, weight, bias, eps, mean, variance, None, None, cast.dtype).permute(0, 3, 1, 2)
+    out = result(x, None, weight, bias, eps, mean, variance, None, None, cast.dtype).permute(0, 3, 1, 2)
     *stride_to_dilation, groups = settings
     of_out, of_filters, of_offset = torch.ops.aten.convolution_backward(
         grad, out, cast, None if offset is None else offset.shape, *stride_to_dilation, False, [0, 0], groups,
         [True, *needed],
     )  # fmt: skip
     of_out = of_out.permute(0, 2, 3, 1)
-    of_x, _, of_weight, of_bias = _gradients(of_out, x, weight, bias, mean, variance, None, eps, own)
+    of_x, _, of_weight, of_bias = gradients(of_out, x, weight, bias, mean, variance, None, eps, own)
     of_conv = (
         found.to(of.dtype) if need else None
         for found, of, need in zip((of_filters, of_offset), (filters, offset), needed)
@@ -152,11 +156,13 @@ def _convolution_differentiable(
     return tuple(found.get(id(each)) for each in (x, weight, bias, filters, offset))
 
 
-def _gradients(grad, x, weight, bias, mean, variance, out, eps: float, own: bool) -> tuple[Tensor | None, ...]:
+def gradients(
+    grad, x, weight, bias, mean, variance, out, eps: float, own: bool, relu: bool = True
+) -> tuple[Tensor | None, ...]:
     """Those of x, shortcut, weight and bias."""
     (x, stride), grad = rows_of(x), grad.contiguous()
     grid, sizes = _parts(x)
-    sizes['SHORTCUT'] = out is not None
+    sizes.update(SHORTCUT=out is not None, RELU=relu)
     of_shortcut, of_x = None if out is None else torch.empty_like(grad), torch.empty_like(grad, dtype=x.dtype)
     parts = x.new_empty(2, grid[0], x.shape[-1], dtype=torch.float32)
     of_bias, of_weight = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (bias, weight))
@@ -168,11 +174,13 @@ def _gradients(grad, x, weight, bias, mean, variance, out, eps: float, own: bool
     return of_x, of_shortcut, of_weight, of_bias
 
 
-def _differentiable(grad, x, weight, bias, mean, variance, out, eps: float, own: bool) -> tuple[Tensor | None, ...]:
+def _differentiable(
+    grad, x, weight, bias, mean, variance, out, eps: float, own: bool, relu: bool
+) -> tuple[Tensor | None, ...]:
     """The same by torch, with derivatives."""
     running = (None, None) if own else (mean, variance)
     before = F.batch_norm(x.permute(0, 3, 1, 2), *running, weight, bias, own, 0.0, eps).permute(0, 2, 3, 1)
-    grad = grad.masked_fill((before if out is None else out) <= 0, 0).to(before.dtype)
+    grad = (grad.masked_fill((before if out is None else out) <= 0, 0) if relu else grad).to(before.dtype)
     inputs = [each for each in (x, weight, bias) if each.requires_grad]
     found = dict(zip(map(id, inputs), torch.autograd.grad(before, inputs, grad, create_graph=True)))
     of_x, *others = (found.get(id(each)) for each in (x, weight, bias))
@@ -277,7 +285,7 @@ def _merged(parts, pixels, size, c, C, PARTS: tl.constexpr):
 def _norm_relu(
     x, shortcut, weight, bias, mean, variance, out, parts, running_mean, running_variance, batches, eps, momentum,
     stride, shortcut_stride, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr,
-    OWN: tl.constexpr, FOLLOWS: tl.constexpr, PARTS: tl.constexpr,
+    RELU: tl.constexpr, OWN: tl.constexpr, FOLLOWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
     if OWN:
@@ -299,14 +307,16 @@ def _norm_relu(
         y = (_read(x, first, count, tile, c, stride, C, ROWS) - m[None, :]) * w[None, :] + b[None, :]
         if SHORTCUT:
             y += _read(shortcut, first, count, tile, c, shortcut_stride, C, ROWS)
-        _write(out, tl.where(y <= 0, 0.0, y), first, count, tile, c, C, ROWS)  # NaN stays
+        if RELU:
+            y = tl.where(y <= 0, 0.0, y)  # NaN stays
+        _write(out, y, first, count, tile, c, C, ROWS)
 
 
 @_limited
 @triton.jit
 def _norm_relu_sums(
     x, weight, bias, mean, variance, grad, out, of_shortcut, parts, eps, stride, pixels, C, tiles, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr,
+    CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """Of each part, the sums for the gradients of bias and weight. The gradient of the shortcut is that of the result,
     where ReLU is not zero."""
@@ -320,7 +330,7 @@ def _norm_relu_sums(
         if SHORTCUT:
             g = tl.where(_read(out, first, count, tile, c, C, C, ROWS) <= 0, 0.0, g)
             _write(of_shortcut, g, first, count, tile, c, C, ROWS)
-        else:
+        elif RELU:
             g = tl.where(centred * w[None, :] + b[None, :] <= 0, 0.0, g)
         of_bias += g
         of_weight += g * centred
@@ -333,7 +343,8 @@ def _norm_relu_sums(
 @triton.jit
 def _norm_relu_gradient(
     x, weight, bias, mean, variance, grad, parts, of_x, of_weight, of_bias, eps, stride, pixels, C, tiles,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr, OWN: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr, RELU: tl.constexpr, OWN: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
     first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
     m, b, r = _channels(mean, c, C), _channels(bias, c, C), 1 / tl.sqrt(_channels(variance, c, C) + eps)
@@ -346,9 +357,9 @@ def _norm_relu_gradient(
     to_bias, to_weight = to_bias / pixels * w, to_weight / pixels * w * r
     for tile in range(tiles):
         g = _read(grad, first, count, tile, c, C, C, ROWS)
-        if OWN or not SHORTCUT:
+        if OWN or RELU and not SHORTCUT:
             centred = _read(x, first, count, tile, c, stride, C, ROWS) - m[None, :]
-            if not SHORTCUT:
+            if RELU and not SHORTCUT:
                 g = tl.where(centred * w[None, :] + b[None, :] <= 0, 0.0, g)
         g *= w[None, :]
         if OWN:

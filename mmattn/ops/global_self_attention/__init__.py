@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...arguments import check_choice
 from .. import library
@@ -24,7 +24,7 @@ from .exported import axial_attention_exported
 from .reference import axial_attention_reference, check_lines, content_attention_reference
 from .table import fit_table
 
-__all__ = ['BEYOND', 'axial_attention', 'content_attention', 'content_context']
+__all__ = ['BEYOND', 'axial_attention', 'content_attention', 'content_context', 'projected_attention']
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
 BEYOND = ('mask', 'stretch')
@@ -162,6 +162,51 @@ def axial_attention(
     return out.to(dtype)
 
 
+def projected_attention(
+    maps: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float = 1e-5,
+    beyond: str = 'mask',
+    backend: str | None = None,
+    *,
+    norm: nn.BatchNorm2d | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """What follows the projections (equations 4 to 8): attention along columns, batch norm, attention along rows, and
+    content attention, which is added.
+
+    Args:
+        maps: (B, H, W, 3, heads, d), queries, values and keys.
+        columns: (2L - 1, d), the table of relative positions along columns.
+        rows: (2L - 1, d), that along rows.
+        weight: (heads * d), of the norm.
+        bias: (heads * d), of the norm.
+        eps: added to the variance.
+        beyond: 'mask' or 'stretch', see :func:`axial_attention`.
+        backend: 'reference' or 'triton', which is one function of autograd, for training on GPUs with tensor cores for
+            bfloat16, of 16 bits and at most 64 channels of a head. It has no second derivatives, and is not for
+            torch.func. None chooses the fastest that can serve.
+        norm: the module with this weight and bias, whose running statistics follow in training, and take the place of
+            the batch's in evaluation; None: statistics of the batch.
+        dtype: of the result and of the map between columns and rows; None: that of the maps.
+
+    Returns:
+        (B, H, W, heads, d).
+
+    Raises:
+        ValueError: if the backend is unknown, or cannot serve the maps.
+    """
+    check_maps(maps=maps, columns=columns, rows=rows, weight=weight, bias=bias)
+    backend = ('triton' if uses_kernels(maps, maps) else 'reference') if backend is None else backend
+    function = named_backend(PROJECTED_BACKENDS, backend)
+    if beyond == 'stretch':
+        columns, rows = (fit_table(table, length, beyond) for table, length in zip((columns, rows), maps.shape[1:3]))
+    return function(maps, columns, rows, weight, bias, eps, norm, dtype or maps.dtype)
+
+
 def uses_kernels(query: Tensor, value: Tensor) -> bool:
     """Whether 'triton' is the fastest backend of content attention and of attention along lines by position."""
     return triton_multiplies(query) and max(query.shape[-1], value.shape[-1]) <= MAX_WIDTH
@@ -203,6 +248,32 @@ def _context_triton(key: Tensor, value: Tensor) -> Tensor:
     return content_context_triton(key, value)
 
 
+def _projected_reference(
+    maps: Tensor,
+    columns: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    norm: nn.BatchNorm2d | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    query, value, key = maps.unbind(3)
+    out = axial_attention(query, value, columns, 1, backend='reference', dtype=dtype)
+    pixels = out.flatten(3).permute(0, 3, 1, 2)
+    pixels = F.batch_norm(pixels, None, None, weight, bias, True, 0.0, eps) if norm is None else norm(pixels)
+    out = pixels.permute(0, 2, 3, 1).view_as(out)
+    out = axial_attention(query, out, rows, 2, backend='reference', dtype=dtype)
+    return out + content_attention(query, key, value.to(dtype), 'reference')
+
+
+def _projected_triton(maps: Tensor, *others: object) -> Tensor:
+    _check_kernels(maps, maps)
+    from .triton_projected import projected_attention_triton
+
+    return projected_attention_triton(maps, *others)
+
+
 def _check_kernels(query: Tensor, value: Tensor) -> None:
     check_triton(query, products=True)
     width = max(query.shape[-1], value.shape[-1])
@@ -232,5 +303,6 @@ AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'cpp': axial_attention_cpp,
     'triton': _triton,
 }
+PROJECTED_BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _projected_reference, 'triton': _projected_triton}
 #: those of positional attention alone: they take neither keys nor a softmax
 POSITIONAL_BACKENDS = ('exported', 'cpp', 'triton')

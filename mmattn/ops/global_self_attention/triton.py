@@ -54,7 +54,7 @@ def axial_attention_triton(
     return _operator(*maps, table, context, *(norm or (None,) * 5), dim, dtype or value.dtype)[0]
 
 
-def _sum(
+def along_lines(
     query: Tensor,
     value: Tensor,
     table: Tensor,
@@ -82,19 +82,29 @@ def _gradients(
     grad: Tensor, query: Tensor, value: Tensor, table: Tensor, context: Tensor | None, dim: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of query, value, table, in float32, and context. The table is in the dtype of the query."""
+    of_maps = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, value)]
+    return *of_maps, *write_gradients(grad, query, value, table, context, dim, *of_maps)
+
+
+def write_gradients(
+    grad: Tensor, query: Tensor, value: Tensor, table: Tensor, context: Tensor | None, dim: int, of_query: Tensor,
+    of_value: Tensor, adds: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``_gradients``, of which those of query and value are written to maps, whose pixels have a common stride, or added
+    to what is there. Returns those of table and context."""
     grad = grad.contiguous()
-    grad_query, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, value))
     constants, tiles = _constants(query, value, table, dim)
-    has = dict(HAS_CONTEXT=context is not None)
-    launch(_axial_query_gradient, (prod(tiles),), value, table, context, grad, grad_query, **has, **constants)
-    launch(_axial_value_gradient, (prod(tiles),), query, table, grad, grad_value, **constants)
+    has, target = dict(HAS_CONTEXT=context is not None), dict(constants, ADDS=adds)
+    stride, grid = of_query.stride(2), (prod(tiles),)
+    launch(_axial_query_gradient, grid, value, table, context, grad, of_query, stride, **has, **target)
+    launch(_axial_value_gradient, grid, query, table, grad, of_value, of_value.stride(2), **target)
     diagonals = 2 * cdiv(len(table) // 2, SIDE.value) + 1
     share = max(1, cdiv(tiles[0] * diagonals, PROGRAMS))
     parts = cdiv(tiles[0], share)
     sums = grad.new_empty(parts, SIDE.value, *table.shape, dtype=torch.float32)
     launch(_axial_table_gradient, (diagonals, parts), query, value, grad, sums, share, **constants)
     of_context = grad.new_empty(0) if context is None else products(query, grad)
-    return grad_query, grad_value, sums.sum((0, 1)), of_context
+    return sums.sum((0, 1)), of_context
 
 
 def _setup(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -110,7 +120,7 @@ def _differentiate(ctx, grad: Tensor, _) -> tuple[Tensor | None, ...]:
     return *of_maps, of_table.to(table), None if context is None else of_context.to(context), *[None] * 7
 
 
-_operator, _gradient_operator = operators('axial', _sum, _setup, _differentiate, _gradients)
+_operator, _gradient_operator = operators('axial', along_lines, _setup, _differentiate, _gradients)
 
 
 def _constants(query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[dict[str, int], tuple[int, int]]:
@@ -259,8 +269,9 @@ def _axial(
 
 @triton.jit
 def _axial_query_gradient(
-    value, table, context, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
-    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, HAS_CONTEXT: tl.constexpr, FITS: tl.constexpr,
+    value, table, context, grad, out, out_stride, q_stride, v_stride, along, across, lines, others, heads, length,
+    reach, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, HAS_CONTEXT: tl.constexpr, FITS: tl.constexpr,
+    ADDS: tl.constexpr,
 ):  # fmt: skip
     """The sum of (dY[line, y] . V[line, i]) R[i - y] over i."""
     tile, y = _tiles(length)
@@ -288,13 +299,15 @@ def _axial_query_gradient(
     total = tl.permute(total, (1, 0, 2))
     if FITS:
         total *= (unit * top)[:, None, None]
-    _write(out, total, pixel, head, there, y, c, length, heads * K, along, K)
+    if ADDS:
+        total += _read(out, pixel, head, there, y, c, length, out_stride, along, K).to(tl.float32)
+    _write(out, total, pixel, head, there, y, c, length, out_stride, along, K)
 
 
 @triton.jit
 def _axial_value_gradient(
-    query, table, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
-    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, FITS: tl.constexpr,
+    query, table, grad, out, out_stride, q_stride, v_stride, along, across, lines, others, heads, length, reach,
+    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, FITS: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """The sum of (Q[line, y] . R[i - y]) dY[line, y] over y."""
     tile, i = _tiles(length)
@@ -314,7 +327,9 @@ def _axial_value_gradient(
         total = product(tl.permute(s, (1, 2, 0)), g, total)
     if FITS:
         total *= top[:, None, None]
-    _write(out, total, pixel, head, there, i, c, length, heads * V, along, V)
+    if ADDS:
+        total += _read(out, pixel, head, there, i, c, length, out_stride, along, V).to(tl.float32)
+    _write(out, total, pixel, head, there, i, c, length, out_stride, along, V)
 
 
 @triton.jit

@@ -39,7 +39,7 @@ def products(a: Tensor, b: Tensor) -> Tensor:
     return sums.sum(1) if sums.shape[1] > 1 else sums.squeeze(1)
 
 
-def _context(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def context_and_lse(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """(B, heads, k, v), and the log-sum-exp of the keys over all pixels, (B, heads, k), both in float32."""
     top, total, sums = _parts(key, value, softmax=True)
     B, parts, heads, K, V = sums.shape
@@ -55,12 +55,20 @@ def _context(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 def _gradients(grad: Tensor, key: Tensor, value: Tensor, context: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of key and value."""
-    grad_key, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (key, value))
+    of_maps = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (key, value)]
+    write_gradients(grad, key, value, context, lse, *of_maps)
+    return tuple(of_maps)
+
+
+def write_gradients(
+    grad: Tensor, key: Tensor, value: Tensor, context: Tensor, lse: Tensor, of_key: Tensor, of_value: Tensor
+) -> None:
+    """The gradients of key and value, to maps whose pixels have a common stride."""
     constants = _constants(key, value)
     constants['BLOCK'] = min(BLOCK, 2048 // constants['D'])  # more would spill
     grid = (key.shape[0] * key.shape[3] * cdiv(constants['pixels'], constants['BLOCK']),)
-    launch(_content_gradient, grid, key, value, context, lse, grad.contiguous(), grad_key, grad_value, **constants)
-    return grad_key, grad_value
+    tensors, strides = (key, value, context, lse, grad.contiguous()), (of_key.stride(2), of_value.stride(2))
+    launch(_content_gradient, grid, *tensors, of_key, of_value, *strides, **constants)
 
 
 def _setup(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -72,7 +80,7 @@ def _differentiate(ctx, grad: Tensor, _) -> tuple[Tensor, Tensor]:
     return _gradient_operator(grad, *ctx.saved_tensors)
 
 
-_operator, _gradient_operator = operators('content', _context, _setup, _differentiate, _gradients)
+_operator, _gradient_operator = operators('content', context_and_lse, _setup, _differentiate, _gradients)
 
 
 def _parts(a: Tensor, b: Tensor, softmax: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -188,8 +196,9 @@ def _content_merge(
 
 @triton.jit
 def _content_gradient(
-    key, value, context, lse, grad, grad_key, grad_value, image_stride, pixel_stride, head_stride, channel_stride,
-    b_stride, pixels, heads, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    key, value, context, lse, grad, grad_key, grad_value, grad_key_stride, grad_value_stride, image_stride,
+    pixel_stride, head_stride, channel_stride, b_stride, pixels, heads, K: tl.constexpr, V: tl.constexpr,
+    D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of the mean sum_n w[n, k] V[n]: dV[n] = sum_k w[n, k] g[k], and dK[n, k] = w[n, k] (V[n] - mean[k]) . g[k]."""
     number, blocks = tl.program_id(0).to(tl.int64), tl.cdiv(pixels, BLOCK)
@@ -203,6 +212,8 @@ def _content_gradient(
     w = tl.exp(x - tl.load(lse + here * K + c, c < K, 0.0)[None, :])
     y = _read(value, of_value, pixel, pixels, b_stride, 1, V, D, 0.0).to(tl.float32)
     of_weights = tl.dot(y, tl.trans(g), input_precision='tf32')
-    rows, inside = ((image * pixels + pixel) * heads + head)[:, None], (pixel < pixels)[:, None]
-    tl.store(grad_key + rows * K + c[None, :], w * (of_weights - common[None, :]), inside & (c < K)[None, :])
-    tl.store(grad_value + rows * V + c[None, :], tl.dot(w, g, input_precision='tf32'), inside & (c < V)[None, :])
+    row, inside = (image * pixels + pixel)[:, None], (pixel < pixels)[:, None]
+    to_key = grad_key + row * grad_key_stride + (head * K + c)[None, :]
+    to_value = grad_value + row * grad_value_stride + (head * V + c)[None, :]
+    tl.store(to_key, w * (of_weights - common[None, :]), inside & (c < K)[None, :])
+    tl.store(to_value, tl.dot(w, g, input_precision='tf32'), inside & (c < V)[None, :])

@@ -199,7 +199,7 @@ def _parts(x: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
 
 
 @triton.jit
-def _part(pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _part(pixels, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """The first pixel of a program, how many it has, and its channels."""
     first = tl.program_id(0).to(tl.int64) * tiles * ROWS
     return first, tl.minimum(pixels - first, tiles * ROWS), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -249,7 +249,7 @@ _limited = partial(limited, registers=64, num_warps=8)
 def _norm_statistics(x, parts, stride, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """Of each part, the sum and the sum of squared differences from its mean. Differences are first from the mean of
     its first tile, so that they lose no digits where the mean is far from zero."""
-    first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
+    first, count, c = _part(pixels, tiles, ROWS, CHANNELS)
     near = tl.sum(_read(x, first, count, 0, c, stride, C, ROWS), 0) / tl.minimum(count, ROWS).to(tl.float32)
     total, squares = tl.zeros((ROWS, CHANNELS), tl.float32), tl.zeros((ROWS, CHANNELS), tl.float32)
     for tile in range(tiles):
@@ -287,7 +287,7 @@ def _norm_relu(
     stride, shortcut_stride, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr,
     RELU: tl.constexpr, OWN: tl.constexpr, FOLLOWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
+    first, count, c = _part(pixels, tiles, ROWS, CHANNELS)
     if OWN:
         m, v = _merged(parts, pixels, tiles * ROWS, c, C, PARTS)
         if tl.program_id(0) == 0:
@@ -320,7 +320,7 @@ def _norm_relu_sums(
 ):  # fmt: skip
     """Of each part, the sums for the gradients of bias and weight. The gradient of the shortcut is that of the result,
     where ReLU is not zero."""
-    first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
+    first, count, c = _part(pixels, tiles, ROWS, CHANNELS)
     m, b, r = _channels(mean, c, C), _channels(bias, c, C), 1 / tl.sqrt(_channels(variance, c, C) + eps)
     w = _channels(weight, c, C) * r
     of_bias, of_weight = tl.zeros((ROWS, CHANNELS), tl.float32), tl.zeros((ROWS, CHANNELS), tl.float32)
@@ -346,7 +346,7 @@ def _norm_relu_gradient(
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr, RELU: tl.constexpr, OWN: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
+    first, count, c = _part(pixels, tiles, ROWS, CHANNELS)
     m, b, r = _channels(mean, c, C), _channels(bias, c, C), 1 / tl.sqrt(_channels(variance, c, C) + eps)
     w = _channels(weight, c, C) * r
     number = tl.num_programs(0)

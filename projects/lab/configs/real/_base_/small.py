@@ -1,4 +1,4 @@
-# Small backbones of about equal cost. As classifiers of 64 x 64 images they have 32.7 to 35.8 million multiply-adds
+# Small backbones of about equal cost. As classifiers of 64 x 64 images they have 32.7 to 35.5 million multiply-adds
 # and 2 to 3 million parameters; mlp_ratio and the depths make up for the cost of the token mixers. At larger sizes,
 # those that attend globally cost more.
 swin = dict(

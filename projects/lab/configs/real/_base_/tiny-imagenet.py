@@ -15,7 +15,7 @@ train_pipeline = [
     dict(type='PackInputs'),
 ]
 # The test has the size of the training. Maps of so few pixels depend on it: tested on whole images of 64, models lose
-# up to 15 points and change places, see docs/notes/real-runs.md.
+# up to 15 points and change places, see projects/lab/docs/real-runs.md.
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='ResizeEdge', scale=56, edge='short', backend='pillow'),

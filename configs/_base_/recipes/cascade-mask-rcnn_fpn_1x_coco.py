@@ -1,8 +1,0 @@
-# Cascade Mask R-CNN, 12 epochs. Add a backbone and neck.in_channels.
-_base_ = [
-    '../models/cascade-mask-rcnn_fpn.py',
-    '../datasets/coco_instance.py',
-    '../schedules/coco_1x.py',
-    '../det_runtime.py',
-]
-model = dict(backbone=dict(_delete_=True))

@@ -7,7 +7,7 @@ The backward pass keeps the map, and the result if there is a shortcut, which th
 does not come here: it fuses norms itself.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -189,11 +189,16 @@ def _differentiable(
 
 def _parts(x: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
     """The grid of a map (B, H, W, C): parts of its pixels, and of its channels; and arguments of all kernels."""
-    C = x.shape[-1]
-    channels = min(CHANNELS, next_power_of_2(C))
-    rows = max(1, NUMBERS // channels)
-    pixels, across = x.numel() // C, cdiv(C, channels)
-    tiles = cdiv(cdiv(pixels, rows), max(1, PROGRAMS // across))  # of a program
+    grid, sizes = _sizes(x.numel(), x.shape[-1], CHANNELS, NUMBERS, PROGRAMS)
+    return grid, dict(sizes)
+
+
+@lru_cache(maxsize=4096)  # a step asks four times for each norm
+def _sizes(numel: int, C: int, most: int, numbers: int, programs: int) -> tuple[tuple[int, int], dict[str, int]]:
+    channels = min(most, next_power_of_2(C))
+    rows = max(1, numbers // channels)
+    pixels, across = numel // C, cdiv(C, channels)
+    tiles = cdiv(cdiv(pixels, rows), max(1, programs // across))  # of a program
     sizes = dict(pixels=pixels, C=C, tiles=tiles, ROWS=rows, CHANNELS=channels)
     return (cdiv(pixels, tiles * rows), across), sizes
 

@@ -209,8 +209,8 @@ class PixelsLast(TokenConv2d, nn.Conv2d):
 
 
 def joint_projection(layers: Sequence[nn.Module], x: Tensor) -> Tensor | None:
-    """Results of 1 x 1 convolutions of the same tokens, by one product; None if they are not as this file makes them, or
-    have hooks.
+    """Results of 1 x 1 convolutions of the same tokens, by one product; None if they are not as this file makes them,
+    or have hooks.
 
     Args:
         layers: from C channels to as many.

@@ -23,10 +23,10 @@ from mmattn.ops import (
     mean_shift_attention,
     neighbourhood_attention,
 )
+from mmattn.ops import batch_norm as norm_operator
 from mmattn.ops import elsa as elsa_operator
 from mmattn.ops import global_self_attention as axial_operator
 from mmattn.ops import mean_shift as mean_shift_operator
-from mmattn.ops import batch_norm as norm_operator
 from mmattn.ops.depthwise_conv import depthwise_conv
 from mmattn.ops.global_self_attention import projected_attention
 from tests import ROOT

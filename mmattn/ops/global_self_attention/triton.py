@@ -90,8 +90,8 @@ def write_gradients(
     grad: Tensor, query: Tensor, value: Tensor, table: Tensor, context: Tensor | None, dim: int, of_query: Tensor,
     of_value: Tensor, adds: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """``_gradients``, of which those of query and value are written to maps, whose pixels have a common stride, or added
-    to what is there. Returns those of table and context."""
+    """``_gradients``. Those of query and value are written to maps whose pixels have a common stride, or added to what
+    is there. Those of table and context are returned."""
     grad = grad.contiguous()
     constants, tiles = _constants(query, value, table, dim)
     has, target = dict(HAS_CONTEXT=context is not None), dict(constants, ADDS=adds)

@@ -248,7 +248,7 @@ def output_names(model: nn.Module, in_channels: int) -> list[str]:
     """Names of the outputs of a segmentor or a backbone."""
     if hasattr(model, 'decode_head'):
         return ['scores']
-    side = SIZES[-1][0]  # a multiple of all strides
+    side = 448  # a multiple of the strides 4, 8, 14, 16 and 32
     with torch.no_grad():
         maps = model(torch.zeros(1, in_channels, side, side))
     return [f'map{number}_stride{side // one.shape[2]}' for number, one in enumerate(maps)]

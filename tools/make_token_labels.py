@@ -180,8 +180,9 @@ def read_images(
 
 
 @torch.no_grad()
-def stride(model: nn.Module, channels: int, side: int = 256) -> int:
+def stride(model: nn.Module, channels: int) -> int:
     """The stride of the last map of a classifier, which takes images of so many channels."""
+    side = 448  # a multiple of the strides 14, 16 and 32
     x = torch.zeros(1, channels, side, side, device=next(model.parameters()).device)
     last = model.extract_feat(x, stage='backbone')[-1]
     if last.dim() != 4:

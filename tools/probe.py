@@ -43,6 +43,7 @@ from mmattn.own_data.config import HEADS, READERS, find_config
 from mmattn.own_data.folder import LOOKED_FOR, Data
 from mmattn.packages import mmseg_bases
 from mmattn.weights import check_source
+from mmguard.checks.pixels import Pixels, pixels_of
 from mmguard.errors import CheckpointError, InputError, refusing
 from mmguard.outputs import check_output, whole_file
 from mmguard.prediction.drawing import beside, colors_of, draw_label_map, write_image
@@ -159,20 +160,34 @@ def build(spec: str, cfg: Config) -> tuple[nn.Module, str]:
     return backbone.eval().to(get_device()), Path(start['checkpoint']).name if start else '**random weights**'
 
 
+def read_image(path: Path, size: int, pixels: Pixels) -> Tensor:
+    """An image as a model gets it, (1, 3, H, W). Its short side has so many pixels, the long one at most twice as many."""
+    image = mmcv.imrescale(mmcv.imread(path), (2 * size, size))
+    image = ((image[..., ::-1] if pixels.is_rgb else image) - pixels.mean) / pixels.std
+    return torch.from_numpy(image.astype(np.float32)).permute(2, 0, 1)[None]
+
+
+def preprocessor_of(cfg: Config) -> nn.Module | None:
+    """The data preprocessor of a config's model, which is where the package looks for it."""
+    node = cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor')
+    if node is None:
+        return None
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        return MODELS.build(dict(dict(type='ClsDataPreprocessor'), **node))  # classifiers need not name it
+
+
 @torch.inference_mode()
 def probe(
     spec: str, cfg: Config, kind: str, parts: dict, classes: int, args: argparse.Namespace, advance: Callable
 ) -> Probed:
     """Probe a backbone, and draw what it sees."""
     backbone, weights = build(spec, cfg)
-    pixels = cfg.get('data_preprocessor') or cfg.model.get('data_preprocessor') or {}
-    mean, std = (np.array(pixels.get(key) or default, np.float32) for key, default in (('mean', 0), ('std', 1)))
+    pixels = pixels_of(cfg, preprocessor_of(cfg))
     features, pooled, shown, times = {}, {}, [], []
     for part, images in parts.items():
         features[part], pooled[part] = [], []
         for number, one in enumerate(images):
-            image = mmcv.imrescale(mmcv.imread(one.path), (2 * args.size, args.size))[..., ::-1]
-            x = torch.from_numpy((image - mean) / std).permute(2, 0, 1)[None].to(get_device())
+            x = read_image(one.path, args.size, pixels).to(get_device())
             began = time.perf_counter()
             maps = backbone(x)
             pooled[part].append(maps[-1].mean((2, 3)).cpu())  # waits for a GPU

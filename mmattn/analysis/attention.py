@@ -69,7 +69,7 @@ def query_attention(backbone: nn.Module, image: Tensor, x: float, y: float) -> l
         if inputs[0].dim() == 3:  # of OTHERS
             inputs = (inputs[0].unflatten(1, inputs[1]),)
         H, W = inputs[0].shape[1:3]
-        stride = stride_of(image.shape[2:], (H, W))
+        stride = stride_of(image.shape[2:], (H, W), getattr(backbone, 'strides', ()))
         query = min(int(y / stride), H - 1), min(int(x / stride), W - 1)
         of_others = (READERS_OF_OTHERS[name] for name in openmmlab_classes(layer) if name in READERS_OF_OTHERS)
         reader = READERS.get(type(layer)) or next(of_others, None)

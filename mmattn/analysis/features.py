@@ -1,6 +1,6 @@
 """Feature norms by depth, effective receptive fields, and the subspaces of the projections."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -118,7 +118,7 @@ def receptive_field(backbone: nn.Module, image: Tensor, stage: int) -> tuple[Ten
         (x,) = found
         row, column = x.shape[1] // 2, x.shape[2] // 2
         (gradient,) = torch.autograd.grad(x[0, row, column].sum(), image)
-    stride = stride_of(image.shape[2:], x.shape[1:3])
+    stride = stride_of(image.shape[2:], x.shape[1:3], getattr(backbone, 'strides', ()))
     centre = tuple(min(int((i + 0.5) * stride), size - 1) for i, size in zip((row, column), image.shape[2:]))
     return gradient[0].abs().sum(0), centre
 
@@ -131,11 +131,13 @@ def side_of_share(field: Tensor, centre: tuple[int, int], share: float) -> int:
     return 2 * int((within < share * within[-1]).sum()) + 1
 
 
-def stride_of(image: tuple[int, int], shape: tuple[int, int]) -> int:
-    """The stride s of a map of sides ceil(side / s): a power of two if one fits, or else the smallest number."""
+def stride_of(image: tuple[int, int], shape: tuple[int, int], known: Sequence[int] = ()) -> int:
+    """The stride s of a map of sides ceil(side / s), of those that fit: one of the known strides of a backbone, or else
+    a power of two, or else the smallest."""
     strides = range(1, max(image) + 1)
     fitting = [s for s in strides if all(-(-side // s) == length for side, length in zip(image, shape))]
-    return next((s for s in fitting if s & (s - 1) == 0), next(iter(fitting), max(1, round(image[0] / shape[0]))))
+    fitting.sort(key=lambda s: (s not in known, s & (s - 1) != 0))
+    return next(iter(fitting), max(1, round(image[0] / shape[0])))
 
 
 def subspace_similarity(x: Tensor, y: Tensor) -> Tensor:

@@ -238,7 +238,9 @@ class Backbone(StrictModule):
             for module in self.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
-        frozen = [module.eval() for modules in self.stage_modules()[: self.frozen_stages + 1] for module in modules]
+        frozen = [module for modules in self.stage_modules()[: self.frozen_stages + 1] for module in modules]
+        for module in frozen:
+            module.eval()
         parameters = {parameter for module in frozen for parameter in module.parameters() if parameter.requires_grad}
         if parameters:  # Names, because to_empty() and others replace parameters.
             self._frozen_parameters += [name for name, parameter in self.named_parameters() if parameter in parameters]

@@ -85,6 +85,8 @@ class TimmBackbone(Backbone):
         embed = getattr(self.model, 'patch_embed', None)
         if any_size and hasattr(embed, 'dynamic_img_pad'):
             embed.dynamic_img_pad = True  # It is no argument of Swin.
+        #: what divides the sides of all images that the model takes
+        self.divisor = strides[-1] if any_size and hasattr(embed, 'backbone') else 1  # hybrids of a CNN and a ViT
         #: height and width of the images, where the model takes no others
         self.img_size: tuple[int, int] | None = None
         if release is not None and release.fixed_input_size and not any_size:
@@ -153,6 +155,11 @@ class TimmBackbone(Backbone):
                 f'{self.settings["name"]} of timm takes images of {self.img_size} pixels only, not '
                 f'{tuple(x.shape[2:])}: resize and pad to this size, or give img_size=(height, width) if the model has '
                 'this argument'
+            )
+        if any(side % self.divisor for side in x.shape[2:]):  # timm rounds the sides of the map down, its CNN up
+            raise InputError(
+                f'{self.settings["name"]} of timm takes images whose sides are multiples of {self.divisor} pixels, not '
+                f'{tuple(x.shape[2:])}: pad them, as by pad_size_divisor={self.divisor} of the data preprocessor'
             )
         maps = self.model.forward_intermediates(
             x, indices=list(self.out_indices), norm=False, output_fmt='NCHW', intermediates_only=True

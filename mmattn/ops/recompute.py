@@ -1,4 +1,5 @@
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 
 import torch
@@ -46,6 +47,10 @@ def recompute(
     )
 
 
+#: of threads that compute again: a second one would take for the state of a module what the first one has lent it
+LOCK = threading.RLock()
+
+
 class _AsBefore:
     """A context in which modules are as they were when it was made, but norms do not update running statistics.
 
@@ -56,6 +61,7 @@ class _AsBefore:
         self.then = [(part, _state(part)) for module in modules for part in module.modules()]
 
     def __enter__(self) -> None:
+        LOCK.acquire()
         self.now = [(part, {name: vars(part)[name] for name in state}) for part, state in self.then]
         for part, state in self.then:
             vars(part).update(state)
@@ -63,6 +69,7 @@ class _AsBefore:
     def __exit__(self, *_: object) -> None:
         for part, state in self.now:
             vars(part).update(state)
+        LOCK.release()
 
 
 def _state(part: nn.Module) -> dict[str, object]:

@@ -87,6 +87,14 @@ def test_strides(stride, image):
     assert found == stride or min(image) == 1
 
 
+@pytest.mark.parametrize('side', [28, 42, 98])
+def test_known_strides(side):
+    """Several strides fit small images: that of the backbone is taken, such as 14 where 16 fits as well."""
+    shape = [math.ceil(side / 14)] * 2
+    assert (stride_of((side, side), shape), stride_of((side, side), shape, (14,))) == (16, 14)
+    assert stride_of((side, side), shape, (4,)) == 16  # one that does not fit is passed over
+
+
 def test_similarity():
     """Equation 13: same, orthogonal and tilted subspaces, and random ones; scaling a matrix changes nothing."""
     x = torch.eye(6)[:, :2]

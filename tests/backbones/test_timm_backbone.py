@@ -149,6 +149,21 @@ def test_frozen_stages(name):
     assert all(p.requires_grad for p in backbone.parameters())
 
 
+def test_frozen_stages_of_a_layer_without_self():
+    """timm's layers whose ``train`` returns nothing are frozen, too."""
+    backbone = TimmBackbone('levit_128s', frozen_stages=1)
+    assert not any(p.requires_grad for p in backbone.model.stem.parameters()) and not backbone.model.stem.training
+
+
+def test_sizes_of_hybrids():
+    """The sides of a map are rounded up by the CNN of a hybrid and down by its ViT: other sizes are refused."""
+    backbone = TimmBackbone('vit_tiny_r_s16_p8_224', out_indices=(0,)).eval()
+    (found,) = backbone(torch.zeros(1, 3, 64, 32))
+    assert found.shape == (1, 192, 2, 1)
+    with pytest.raises(InputError, match=r'multiples of 32 pixels, not \(65, 64\): pad them'):
+        backbone(torch.zeros(1, 3, 65, 64))
+
+
 def test_frozen_stages_that_are_not_there():
     with pytest.raises(ValueError, match='frozen_stages must be from -1 to 4, not 5'):
         TimmBackbone('test_convnext', frozen_stages=5)

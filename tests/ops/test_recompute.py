@@ -1,4 +1,6 @@
 import copy
+import threading
+import time
 from functools import partial
 
 import pytest
@@ -6,7 +8,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from mmattn.ops.recompute import recompute
+from mmattn.ops.recompute import _AsBefore, recompute
 
 
 def block():
@@ -48,6 +50,29 @@ def test_norms_count_once():
     inner = nn.Sequential(nn.Conv2d(3, 3, 1), nn.SyncBatchNorm(3), nn.Tanh(), nn.Conv2d(3, 3, 1))
     recompute(inner, torch.randn(2, 3, 6, 6)).pow(3).sum().backward()
     assert inner[1].num_batches_tracked == 1 and inner[1].momentum == 0.1
+
+
+def test_recomputations_in_two_threads():
+    """A thread that begins while another one computes again does not take what that one has set for the state of the
+    modules, which would stay: norms would have a momentum of 0."""
+    norm = nn.BatchNorm2d(2)
+    first, second = _AsBefore([norm]), _AsBefore([norm])
+    began, ended = threading.Event(), threading.Event()
+
+    def other():
+        began.set()
+        with second:
+            ended.wait(10)
+
+    thread = threading.Thread(target=other)
+    with first:
+        assert norm.momentum == 0
+        thread.start()
+        began.wait(10)
+        time.sleep(0.1)
+    ended.set()
+    thread.join(10)
+    assert norm.momentum == 0.1
 
 
 def test_gradients_of_torch_func():

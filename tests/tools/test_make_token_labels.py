@@ -8,6 +8,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
+from torch import nn
 
 from tests import ROOT
 from tests.tools.in_process import load_tool, run_tool
@@ -69,6 +70,16 @@ def test_label_maps(run, images, config, stride):
             expected = logits.topk(5)
             torch.testing.assert_close(label_map[0, :, y, x].float(), expected.values, atol=1e-3, rtol=1e-3)
             torch.testing.assert_close(logits[label_map[1, :, y, x].long()], expected.values, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize('stride', [4, 14, 16, 32])
+def test_strides(stride):
+    """The tool, and the names of the outputs of an exported file, say the stride of a map, also of patches of 14."""
+    pool = nn.AvgPool2d(stride, ceil_mode=True)
+    model = nn.Conv2d(3, 3, 1)
+    model.extract_feat = lambda x, stage: [pool(x)]
+    assert load_tool('make_token_labels').stride(model, 3) == stride
+    assert load_tool('export').output_names(lambda x: [pool(x)], 3) == [f'map0_stride{stride}']
 
 
 def test_the_pipeline_normalises(run, tmp_path, images):

@@ -12,7 +12,7 @@ from mmengine.registry import MODELS
 
 from tests import ROOT
 from tests.own_data.makers import class_folders, coco, label_maps
-from tests.tools.in_process import run_tool
+from tests.tools.in_process import load_tool, run_tool
 
 TOY = ROOT / 'projects/lab/configs/toy'
 NAMES = 'shunted-toy_fpn', 'elsa-swin-toy_upernet'
@@ -50,6 +50,20 @@ def test_table_and_pictures(kind, tmp_path):
     arrays = np.load(saved)
     assert len({*arrays['train_images'], *arrays['val_images']}) == (30 if kind == 'folders' else 20)
     assert arrays['train_embeddings'].shape[0] == len(arrays['train_images'])
+
+
+@pytest.mark.parametrize('to_rgb', [True, False])
+@pytest.mark.parametrize('config', CONFIGS)
+def test_pixels(config, to_rgb, tmp_path):
+    """A backbone gets the pixels of its own training: RGB or BGR, and each channel less its own mean."""
+    tool, cfg = load_tool('probe'), Config.fromfile(config)
+    cfg.model.data_preprocessor.update(mean=[100.0, 110, 120], std=[1.0, 2, 4], bgr_to_rgb=to_rgb)
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    cv2.imwrite(str(tmp_path / 'a.png'), image)
+    preprocessor = tool.preprocessor_of(cfg)
+    expected = preprocessor(dict(inputs=[torch.from_numpy(image).permute(2, 0, 1)], data_samples=[]))['inputs']
+    found = tool.read_image(tmp_path / 'a.png', 64, tool.pixels_of(cfg, preprocessor))
+    torch.testing.assert_close(found, expected[..., :64, :64])
 
 
 def test_weights(tmp_path):

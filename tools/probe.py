@@ -161,7 +161,7 @@ def build(spec: str, cfg: Config) -> tuple[nn.Module, str]:
 
 
 def read_image(path: Path, size: int, pixels: Pixels) -> Tensor:
-    """An image as a model gets it, (1, 3, H, W). Its short side has so many pixels, the long one at most twice as many."""
+    """An image as a model gets it, (1, 3, H, W): its short side has so many pixels, the long one at most twice that."""
     image = mmcv.imrescale(mmcv.imread(path), (2 * size, size))
     image = ((image[..., ::-1] if pixels.is_rgb else image) - pixels.mean) / pixels.std
     return torch.from_numpy(image.astype(np.float32)).permute(2, 0, 1)[None]

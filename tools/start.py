@@ -38,7 +38,10 @@ def main() -> None:
         '--backbone', required=True, help='as in the names of configs: nat-tiny, elsa-swin-t, shunted-s ...'
     )
     parser.add_argument(
-        '--classes', nargs='+', default=[], help='names of the numbers 0, 1, 2 ... of label maps and YOLO'
+        '--classes',
+        nargs='+',
+        default=[],
+        help='names of the numbers 0, 1, 2 ... of label maps and YOLO, or classes to learn of COCO and VOC',
     )
     args = parser.parse_args()
     if HEADS.get(args.head) and HEADS[args.head].needs == 'boxes' and args.data.is_dir():

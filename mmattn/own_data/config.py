@@ -97,7 +97,8 @@ def start(data: str | Path, head: str = 'mask-rcnn', backbone: str = 'nat-t', cl
         head: a key of ``mmattn.own_data.HEADS``: mask-rcnn, faster-rcnn, retinanet, upernet, fpn, classifier ...
         backbone: as in the names of configs: nat-t or nat-tiny, elsa-swin-s, shunted-b ...
         classes: of label maps, the names of 0, 1, 2 ...; without them, the lines of classes.txt, if it is there.
-            In COCO's format, the classes to learn; without them, all that have objects.
+            In COCO's format, the classes to learn, in any order; without them, all that have objects. The config has
+            them in the order of the file.
 
     Returns:
         the config; ``filename`` is where it was written.

@@ -124,8 +124,11 @@ def at_random(names: Sequence[str], folder: Path | str) -> dict[str, list[str]]:
 def read_coco(path: Path, wanted: Sequence[str]) -> Data:
     """Annotations in COCO's format, a file for each part or one for all; ``wanted`` are the classes, if not all.
 
+    The classes are in the order of the file, as MMDetection numbers them.
+
     Raises:
-        InputError: if there are none, or if it is unclear which count.
+        InputError: if there are none, if it is unclear which count, or if the parts would number the classes in
+            different ways.
     """
     folder = path if path.is_dir() else path.parent
     found = {
@@ -143,7 +146,7 @@ def read_coco(path: Path, wanted: Sequence[str]) -> Data:
     if 'train' in by_part and {'val', 'test'}.intersection(by_part):
         by_part.pop('', None)  # the file that was split
         by_part.setdefault('val', by_part.get('test', []))
-    elif len(found) > 1:
+    else:  # one that is split, whatever its name
         by_part = {'': [*found]}
     for several in by_part.values():
         if len(several) > 1:
@@ -161,24 +164,56 @@ def read_coco(path: Path, wanted: Sequence[str]) -> Data:
         places = {part: file.with_name(f'{file.stem}_{part}.json') for part in contents}
         images = dict.fromkeys(contents, *images.values())
         written = {places[part]: json.dumps(each) for part, each in contents.items()}
-    counts, classes = Counter(), {}
+    counts: Counter[str] = Counter()
     for each in contents.values():
         names = {category['id']: category['name'] for category in each['categories']}
         counts.update(names.get(annotation['category_id']) for annotation in each['annotations'])
-        classes.update(dict.fromkeys(names.values()))
     if absent := [name for name in wanted if not counts[name]]:
         raise InputError(f'{path} has no objects of {first_names(absent)}: it has {first_names(map(str, counts))}')
+    categories = {
+        places[part]: [category['name'] for category in each['categories']] for part, each in contents.items()
+    }
+    classes = classes_of(categories, places['train'], wanted or [name for name in counts if name is not None])
     parts = [part for part in PARTS if part in contents]
     files, folders = ({part: relative(each[part], folder) for part in parts} for each in (places, images))
     return Data(
         f"{sum(counts.values())} objects in COCO's format",
-        wanted or [name for name in classes if counts[name]],
+        classes,
         {part: len(contents[part]['images']) for part in parts},
         {part: dict(ann_file=files[part], data_prefix=dict(img=folders[part])) for part in parts},
         images['train'] / contents['train']['images'][0]['file_name'],
         written,
         masks=any(annotation.get('segmentation') for annotation in contents['train']['annotations']),
     )
+
+
+def classes_of(categories: dict[Path, list[str]], train: Path, learned: Sequence[str]) -> list[str]:
+    """The classes to learn in the order of the file for training, one of those with ``categories``.
+
+    MMDetection numbers the classes of each file in the order of its categories, whatever their order in a config.
+
+    Raises:
+        InputError: if the numbers of another file would be different.
+    """
+    same = 'give all files the same "categories" in the same order, their ids may stay'
+    classes = [name for name in categories[train] if name in learned]
+    for file, names in {train: categories[train], **categories}.items():  # what the others are compared with is first
+        if absent := [str(name) for name in learned if name not in names]:
+            raise InputError(f'{file} has no category {first_names(absent)}, of which there are objects: {same}')
+        ordered = [name for name in names if name in learned]
+        if len(ordered) > len({*ordered}):
+            twice = [str(name) for name, number in Counter(ordered).items() if number > 1]
+            raise InputError(
+                f'{file} has {first_names(twice)} twice in "categories", and MMDetection would take them for different '
+                'classes: rename or remove one'
+            )
+        if ordered != classes:
+            first = next(i for i, (a, b) in enumerate(zip(ordered, classes)) if a != b)
+            raise InputError(
+                f'{file} has its categories in another order than {train}, first {ordered[first]} where the other has '
+                f'{classes[first]}, and MMDetection would take one for the other: {same}'
+            )
+    return classes
 
 
 def contents_of(file: Path) -> dict | None:

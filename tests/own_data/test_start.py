@@ -1,6 +1,8 @@
 """mmattn.start: what lies in a folder becomes a config that the guards take, or one sentence says what is wrong."""
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,57 @@ def test_each_kind(kind, tmp_path):
             else:
                 assert classes[sample.gt_label.item()] in sample.img_path
     assert len(set(seen)) == sum(counts)
+
+
+def changed(folder: Path, change: Callable[[dict], object], part: str = 'val') -> None:
+    """COCO's layout, with a change of the file of a part."""
+    coco_in_parts(folder)
+    file = folder / 'annotations' / f'instances_{part}2017.json'
+    contents = json.loads(file.read_text())
+    change(contents)
+    file.write_text(json.dumps(contents))
+
+
+def give_other_ids(contents: dict) -> None:
+    """Most ids are those of other classes now, and there is one more category."""
+    for category in contents['categories']:
+        category['id'] = 10 - category['id']
+    for annotation in contents['annotations']:
+        annotation['category_id'] = 10 - annotation['category_id']
+    contents['categories'].insert(0, dict(id=3, name='more'))
+
+
+def move_kite(contents: dict) -> None:
+    """The category "none" is before "kite"."""
+    contents['categories'].append(contents['categories'].pop(2))
+
+
+@pytest.mark.parametrize(
+    'make, wanted, classes',
+    [
+        pytest.param(KINDS['COCO'][0], ['kite', 'book'], ['book', 'kite'], id='in the order of the file'),
+        pytest.param(lambda f: changed(f, give_other_ids), [], [*CLASSES], id='other ids'),
+        pytest.param(
+            lambda f: changed(f, move_kite), ['kite', 'book'], ['book', 'kite'], id='another order of the rest'
+        ),
+        pytest.param(lambda f: coco(f / 'val.json', f / 'images'), [], [*CLASSES], id='one file named val'),
+    ],
+)
+def test_numbers_of_classes(make, wanted, classes, tmp_path):
+    """MMDetection alone, without the guards, gives the objects of all parts their names."""
+    make(tmp_path)
+    cfg = mmattn.start(tmp_path, 'faster-rcnn', 'nat-t', wanted)
+    assert cfg.metainfo.classes == classes
+    seen = set()
+    for part in ('train', 'val'):
+        with DefaultScope.overwrite_default_scope('mmdet'):
+            dataset = DATASETS.build(dict(cfg[f'{part}_dataloader'].dataset, type='CocoDataset', pipeline=[]))
+        for info in map(dataset.get_data_info, range(len(dataset))):
+            true = CLASSES[int(Path(info['img_path']).stem) % 3]
+            names = [dataset.metainfo['classes'][one['bbox_label']] for one in info['instances']]
+            assert names == [true] * (true in classes)
+            seen.update(names)
+    assert seen == {*classes}
 
 
 #: a backbone that each head has a config for
@@ -268,6 +321,22 @@ REFUSALS = {
     'images elsewhere': (images_elsewhere, ('mask-rcnn', 'nat-t'), 'about 1 images that .*images does not have: 0.jpg'),
     'broken file': (broken_json, ('mask-rcnn', 'nat-t'), 'a.json cannot be read: JSONDecodeError'),
     'unknown class': (KINDS['COCO'][0], ('mask-rcnn', 'nat-t', ['boat']), 'no objects of boat: it has book'),
+    'other order': (
+        lambda f: changed(f, lambda c: c['categories'].reverse()), ('mask-rcnn', 'nat-t'),
+        'val2017.json .* than .*train2017.json, first kite where the other has book, .*same order, their ids may stay'
+    ),
+    'no category': (
+        lambda f: changed(f, lambda c: c['categories'].pop(0), 'train'), ('mask-rcnn', 'nat-t'),
+        'train2017.json has no category book, of which'
+    ),
+    'no category in val': (
+        lambda f: changed(f, lambda c: c['categories'].pop(0)), ('mask-rcnn', 'nat-t', ['kite', 'book']),
+        'val2017.json has no category book, of which'
+    ),
+    'category twice': (
+        lambda f: changed(f, lambda c: c['categories'].insert(0, dict(id=0, name='kite')), 'train'),
+        ('mask-rcnn', 'nat-t'), 'train2017.json has kite twice in "categories", .*rename'
+    ),
     'coloured maps': (coloured_maps, ('upernet', 'nat-t'), r'0.png is coloured \(mode RGB\).*convert_data.py masks'),
     'black and white': (black_and_white, ('upernet', 'nat-t'), r'labels \[\] and 255.*convert_data.py masks'),
     'map without image': (map_without_image, ('upernet', 'nat-t'), 'only one of images and labels has 3'),

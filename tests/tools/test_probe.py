@@ -1,5 +1,6 @@
 """tools/probe.py: a table and pictures for each kind of data, and a sentence for what cannot be probed."""
 
+import json
 import re
 from pathlib import Path
 
@@ -83,9 +84,15 @@ def test_refusals(tmp_path):
     """One sentence, and nothing is written."""
     class_folders(tmp_path / 'own', 3)
     (tmp_path / 'empty').mkdir()
+    for part in ('train', 'val'):
+        coco(tmp_path / 'parts' / f'{part}.json', tmp_path / 'parts' / part)
+    contents = json.loads((tmp_path / 'parts' / 'val.json').read_text())
+    contents['categories'].reverse()
+    (tmp_path / 'parts' / 'val.json').write_text(json.dumps(contents))
     for data, backbone, sentence in (
         ('empty', 'nat-t', 'has nothing, and not what was looked for: .*COCO.*; or .*labels.*; or .*each'),
         ('missing', 'nat-t', 'there is no folder'),
+        ('parts', 'nat-t', 'val.json has its categories in another order than .*train.json'),
         ('own', 'nat-x', "no config of classifier with 'nat-x'"),
         ('own', 'nat-t=missing.pth', 'no checkpoint missing.pth'),
         ('own', 'missing.py', 'missing.py cannot be read'),

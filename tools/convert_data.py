@@ -106,7 +106,7 @@ def main() -> None:
             raise InputError(f'--{key} has {first_names(twice)} twice')
     left_out = LeftOut()
     with large_images():
-        (to_maps if args.format == 'masks' else to_coco)(args, left_out)
+        to_maps(args, left_out) if args.format == 'masks' else to_coco([args], left_out)
     left_out.show()
 
 
@@ -123,13 +123,35 @@ class LeftOut(defaultdict):
             print(f'left out  {sum(map(len, self.values()))} in all, for {len(self)} reasons')
 
 
-def to_coco(args: argparse.Namespace, left_out: LeftOut) -> None:
-    """Write the objects of all images to a file in COCO's format."""
+def to_coco(parts: Sequence[argparse.Namespace], left_out: LeftOut) -> None:
+    """Write the objects of the images of each part to a file in COCO's format. All files have the same categories.
+
+    All are read before the first is written.
+    """
     from mmguard.checks.coco import check_coco  # imports MMDetection
 
-    check_output(args.out)
-    if args.out.exists():
-        raise InputError(f'{args.out} exists already: remove it, or name another file')
+    for args in parts:
+        check_output(args.out)
+        if args.out.exists():
+            raise InputError(f'{args.out} exists already: remove it, or name another file')
+    entries = [entries_of(args, left_out) for args in parts]
+    found = {item.name for each in entries for entry, _ in each.values() for item in entry.objects} - {''}
+    made = []
+    for args, each in zip(parts, entries):
+        contents, notes = coco_of(each, args, args.classes or sorted(found), left_out)
+        if not contents['annotations']:
+            left_out.show()
+            raise InputError(f'{args.source} has no object for {args.images}: nothing is written')
+        check_coco(contents, args.out)
+        made.append((args.out, contents, notes))
+    for out, contents, notes in made:
+        with whole_file(out) as part:
+            part.write_text(json.dumps(contents), 'utf-8')
+        report(out, contents, notes)
+
+
+def entries_of(args: argparse.Namespace, left_out: LeftOut) -> dict[Path, tuple[Entry, tuple[int, int]]]:
+    """The objects and the size of each image that can be read, by its file."""
     images = ImageFiles(args.images)
     entries: dict[Path, tuple[Entry, tuple[int, int]]] = {}
 
@@ -151,10 +173,15 @@ def to_coco(args: argparse.Namespace, left_out: LeftOut) -> None:
             take(name, name, partial(Entry, name, []))
         else:
             left_out['images without annotations'].append(name)
+    return entries
 
-    found = {item.name for entry, _ in entries.values() for item in entry.objects} - {''}
-    classes = args.classes or sorted(found)
-    contents = dict(images=[], annotations=[], categories=[dict(id=i, name=name) for i, name in enumerate(classes, 1)])
+
+def coco_of(
+    entries: dict[Path, tuple[Entry, tuple[int, int]]], args: argparse.Namespace, classes: list[str], left_out: LeftOut
+) -> tuple[dict[str, list[dict]], LeftOut]:
+    """Images and their objects in COCO's format, and what was mended in them."""
+    contents: dict[str, list[dict]] = dict(images=[], annotations=[])
+    contents['categories'] = [dict(id=i, name=name) for i, name in enumerate(classes, 1)]
     notes = LeftOut()
     for number, (file, (entry, (width, height))) in enumerate(sorted(entries.items()), 1):
         name = file.relative_to(args.images).as_posix()
@@ -173,27 +200,25 @@ def to_coco(args: argparse.Namespace, left_out: LeftOut) -> None:
                 id=len(contents['annotations']) + 1, image_id=number, category_id=classes.index(item.name) + 1
             )
             contents['annotations'].append(annotation)
-    if not contents['annotations']:
-        left_out.show()
-        raise InputError(f'{args.source} has no object for {args.images}: nothing is written')
-    check_coco(contents, args.out)
-    with whole_file(args.out) as part:
-        part.write_text(json.dumps(contents), 'utf-8')
+    return contents, notes
 
+
+def report(out: Path, contents: dict[str, list[dict]], notes: LeftOut) -> None:
+    """Print what a file has."""
     objects = contents['annotations']
     empty = len(contents['images']) - len({annotation['image_id'] for annotation in objects})
     masks = sum('segmentation' in annotation for annotation in objects)
     crowds = sum(annotation['iscrowd'] for annotation in objects)
     print(
-        f'{args.out}: {len(contents["images"])} images, {empty} of them without objects\n'
+        f'{out}: {len(contents["images"])} images, {empty} of them without objects\n'
         f'{len(objects)} objects, {masks} of them with masks, {crowds} crowds'
     )
     for what, names in notes.items():
         print(f'{len(names)} {what}: {first_names(dict.fromkeys(names))}')
     counts = Counter(annotation['category_id'] for annotation in objects)
-    for number, name in enumerate(classes, 1):
-        print(f'{counts[number]:8}  {name}')
-    print(f'classes = {tuple(classes)}')
+    for category in contents['categories']:
+        print(f'{counts[category["id"]]:8}  {category["name"]}')
+    print(f'classes = {tuple(category["name"] for category in contents["categories"])}')
 
 
 def annotated(item: Object, width: int, height: int, parts: bool) -> tuple[dict, list[str]]:

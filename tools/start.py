@@ -92,14 +92,14 @@ def convert(data: Path, classes: list[str]) -> list[str]:
             f'several folders have annotations: {", ".join(map(str, outs))}: name one of them, or their parts'
         )
     names = classes or (names_of(data) if kind == 'yolo' else [])
-    left_out = LeftOut()
+    parts = []
     for source, out in outs.items():
         beside = [source.with_name(name) for name in ('JPEGImages', 'images') if source.with_name(name).is_dir()]
-        with large_images():
-            to_coco(
-                argparse.Namespace(format=kind, source=source, images=(beside or [source])[0], out=out, classes=names),
-                left_out,
-            )
+        images = (beside or [source])[0]
+        parts.append(argparse.Namespace(format=kind, source=source, images=images, out=out, classes=names))
+    left_out = LeftOut()
+    with large_images():
+        to_coco(parts, left_out)
     left_out.show()
     return classes if kind == 'voc' or not outs else []
 

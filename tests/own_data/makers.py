@@ -54,21 +54,33 @@ def class_folders(folder: Path, count: int = 2) -> None:
             image(folder / name / f'{number}.jpg', label + 3 * number)
 
 
+def voc_file(file: Path, name: str) -> None:
+    """The annotations of an image: an object, whose class has a name."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    box = '<xmin>9</xmin><ymin>9</ymin><xmax>40</xmax><ymax>40</ymax>'
+    file.write_text(
+        f'<annotation><filename>{file.stem}.jpg</filename><size><width>64</width><height>48</height></size>'
+        f'<object><name>{name}</name><bndbox>{box}</bndbox></object></annotation>'
+    )
+
+
 def voc(folder: Path, count: int = 5) -> None:
     """As VOC has it, with lists."""
     for number in range(count):
         image(folder / 'JPEGImages' / f'{number}.jpg', number)
-        file = folder / 'Annotations' / f'{number}.xml'
-        file.parent.mkdir(exist_ok=True)
-        box = '<xmin>9</xmin><ymin>9</ymin><xmax>40</xmax><ymax>40</ymax>'
-        file.write_text(
-            f'<annotation><filename>{number}.jpg</filename><size><width>64</width><height>48</height></size>'
-            f'<object><name>{CLASSES[number % 3]}</name><bndbox>{box}</bndbox></object></annotation>'
-        )
+        voc_file(folder / 'Annotations' / f'{number}.xml', CLASSES[number % 3])
     lists = folder / 'ImageSets' / 'Main'
     lists.mkdir(parents=True)
     (lists / 'train.txt').write_text('0\n1\n2\n')
     (lists / 'val.txt').write_text('3\n4\n')
+
+
+def voc_in_parts(folder: Path) -> None:
+    """As Roboflow has it: images and annotations in a folder of each part. The second one lacks the first class."""
+    for part, numbers in dict(train=range(3), valid=range(1, 3)).items():
+        for number in numbers:
+            image(folder / part / f'{part}{number}.jpg', number)
+            voc_file(folder / part / f'{part}{number}.xml', CLASSES[number])
 
 
 def yolo(folder: Path, parts: Sequence[str] = ('train', 'valid'), count: int = 3) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from tests.own_data.makers import CLASSES, class_folders, coco, image, label_maps, voc, yolo
+from tests.own_data.makers import CLASSES, class_folders, coco, image, label_maps, voc, voc_file, voc_in_parts, yolo
 from tests.tools.in_process import NO_WORKERS, run_tool
 
 
@@ -43,6 +43,7 @@ def yolo_beside(folder: Path) -> None:
     'make, counts, arguments',
     [
         pytest.param(voc, (3, 2), (), id='VOC'),
+        pytest.param(voc_in_parts, (3, 2), (), id='VOC in parts'),
         pytest.param(yolo, (3, 3), (), id='YOLO in parts'),
         pytest.param(yolo_of_ultralytics, (3, 3), ('--classes', *CLASSES), id='YOLO with folders'),
         pytest.param(yolo_beside, (4, 1), (), id='YOLO beside'),
@@ -56,6 +57,7 @@ def test_conversion(make, counts, arguments, tmp_path):
     for part, count in zip(('train', 'val'), counts):
         contents = json.loads(Path(cfg.data_root, cfg[f'{part}_dataloader'].dataset.ann_file).read_text())
         assert len(contents['images']) == len(contents['annotations']) == count
+        assert (*(category['name'] for category in contents['categories']),) == CLASSES
     assert any(Path(commands[2][4]).glob('*')) and Path(commands[2][4]).is_dir()
     assert start(tmp_path, '--head', 'faster-rcnn', '--backbone', 'shunted-t')[0].text == cfg.text
 
@@ -68,6 +70,11 @@ def test_refusals(tmp_path):
     for year in (2007, 2012):
         voc(tmp_path / 'voc' / f'VOC{year}')
     assert 'several folders have annotations' in run_tool('start', tmp_path / 'voc', *arguments).sentence
+    voc_in_parts(tmp_path / 'parts')
+    for number in (1, 2):
+        voc_file(tmp_path / 'parts' / 'valid' / f'valid{number}.xml', '')
+    assert 'valid has no object for' in run_tool('start', tmp_path / 'parts', *arguments).sentence
+    assert not [*(tmp_path / 'parts').rglob('*.json')]
     coco(tmp_path / 'coco' / 'a.json', tmp_path / 'coco', 60)
     (tmp_path / 'coco' / '59.jpg').unlink()
     assert '59.jpg' in run_tool('start', tmp_path / 'coco', *arguments).sentence

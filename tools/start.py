@@ -28,6 +28,7 @@ from mmguard.errors import InputError, refusing
 from mmguard.runs.configs import load_config
 from mmguard.runs.running import run_tool
 from mmguard.tools.convert_data import LeftOut, to_coco
+from mmguard.weights import first_names
 
 
 def main() -> None:
@@ -111,11 +112,32 @@ def names_of(data: Path) -> list[str]:
             contents = yaml.safe_load(file.read_text('utf-8'))
         names = contents.get('names') if isinstance(contents, dict) else None
         if names:
-            return [str(name) for name in (names.values() if isinstance(names, dict) else names)]
+            return in_order(names, file)
     for file in files_below(data, ['.txt', '.names']):
         if file.name == 'classes.txt' or file.suffix == '.names':
             return [line.strip() for line in file.read_text('utf-8').splitlines() if line.strip()]
     return []
+
+
+def in_order(names: object, file: Path) -> list[str]:
+    """The names of 0, 1, 2 ... that a YAML file has, as a list or by number.
+
+    Raises:
+        InputError: if it has neither, or not each number once.
+    """
+    if isinstance(names, list):
+        return [str(name) for name in names]
+    if not isinstance(names, dict):
+        raise InputError(f'{file}: "names" is {str(names)[:100]!r}, not a list or a name for each number: mend it')
+    with refusing(f'{file}: a key of "names" is no number', (ValueError,)):
+        numbered = sorted((int(str(key)), str(name)) for key, name in names.items())
+    numbers = [number for number, _ in numbered]
+    if numbers != [*range(len(numbers))]:
+        raise InputError(
+            f'{file}: "names" has the numbers {first_names(map(str, numbers))}, which should be 0, 1, 2 ... without '
+            'a gap: name each, or give all names in their order as --classes'
+        )
+    return [name for _, name in numbered]
 
 
 if __name__ == '__main__':

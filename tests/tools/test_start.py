@@ -31,6 +31,12 @@ def yolo_of_ultralytics(folder: Path) -> None:
             (folder / 'labels' / part / f'{number}.txt').write_text(f'{number} 0.5 0.5 0.5 0.5\n')
 
 
+def yolo_by_number(folder: Path) -> None:
+    """The names are by number, in no order, and one of the numbers is a text."""
+    yolo(folder)
+    (folder / 'data.yaml').write_text("names:\n  2: kite\n  '1': donut\n  0: book\n")
+
+
 def yolo_beside(folder: Path) -> None:
     """Each text file is beside its image, and the names are in the first layout's file."""
     for number in range(5):
@@ -45,6 +51,7 @@ def yolo_beside(folder: Path) -> None:
         pytest.param(voc, (3, 2), (), id='VOC'),
         pytest.param(voc_in_parts, (3, 2), (), id='VOC in parts'),
         pytest.param(yolo, (3, 3), (), id='YOLO in parts'),
+        pytest.param(yolo_by_number, (3, 3), (), id='YOLO by number'),
         pytest.param(yolo_of_ultralytics, (3, 3), ('--classes', *CLASSES), id='YOLO with folders'),
         pytest.param(yolo_beside, (4, 1), (), id='YOLO beside'),
     ],
@@ -67,6 +74,17 @@ def test_refusals(tmp_path):
     yolo_of_ultralytics(tmp_path / 'yolo')
     arguments = '--head', 'faster-rcnn', '--backbone', 'shunted-t'
     assert 'numbers of classes' in run_tool('start', tmp_path / 'yolo', *arguments).sentence
+    yolo(tmp_path / 'names')
+    for names, sentence in (
+        ('{0: cat, 2: dog}', 'data.yaml: "names" has the numbers 0, 2, which should be .* --classes'),
+        ('{1: cat, 2: dog, 3: kite}', 'the numbers 1, 2, 3, which should be 0, 1, 2'),
+        ("{0: cat, '0': dog}", 'the numbers 0, 0, which'),
+        ('{a: cat, 1: dog}', 'data.yaml: a key of "names" is no number: .*a'),
+        ('cat', """data.yaml: "names" is 'cat', not a list"""),
+    ):
+        (tmp_path / 'names' / 'data.yaml').write_text(f'names: {names}\n')
+        assert re.search(sentence, run_tool('start', tmp_path / 'names', *arguments).sentence)
+        assert not [*(tmp_path / 'names').rglob('*.json')]
     for year in (2007, 2012):
         voc(tmp_path / 'voc' / f'VOC{year}')
     assert 'several folders have annotations' in run_tool('start', tmp_path / 'voc', *arguments).sentence

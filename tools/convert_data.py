@@ -99,7 +99,14 @@ def main() -> None:
             parser.error('masks need no --images, and --nearest needs --colours')
     elif args.images is None or args.colours or args.nearest:
         parser.error(f'{args.format} needs --images, and no --colours or --nearest')
-    args.classes = [tidy(name) for name in args.classes or () if name.strip()]
+    args.classes = [tidy(name) for name in args.classes or ()]
+    while args.classes and not args.classes[-1]:  # empty lines at the end of a file
+        args.classes.pop()
+    if '' in args.classes:
+        number = args.classes.index('')
+        raise InputError(
+            f'--classes has no name for the number {number}, but for later ones: write one, or close the gap'
+        )
     for key in ('classes', 'colours'):
         twice = [str(each) for each, number in Counter(getattr(args, key) or ()).items() if number > 1]
         if twice:

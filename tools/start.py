@@ -22,7 +22,7 @@ import yaml
 
 import mmattn
 from mmattn.own_data import HEADS
-from mmattn.own_data.folder import IMAGES, contents_of, files_below, part_of
+from mmattn.own_data.folder import IMAGES, contents_of, files_below, names_in, part_of
 from mmguard.checks.images import large_images
 from mmguard.errors import InputError, refusing
 from mmguard.runs.configs import load_config
@@ -115,7 +115,7 @@ def names_of(data: Path) -> list[str]:
             return in_order(names, file)
     for file in files_below(data, ['.txt', '.names']):
         if file.name == 'classes.txt' or file.suffix == '.names':
-            return [line.strip() for line in file.read_text('utf-8').splitlines() if line.strip()]
+            return names_in(file)
     return []
 
 

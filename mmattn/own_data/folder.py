@@ -317,6 +317,28 @@ def common_endings(names: Sequence[str]) -> list[str]:
     return [common[cut:] for cut in reversed(cuts)]
 
 
+def names_in(file: Path) -> list[str]:
+    """The names of 0, 1, 2 ... in the lines of a file."""
+    with refusing(f'{file} cannot be read', (OSError, UnicodeDecodeError)):
+        return numbered(file.read_text('utf-8').splitlines(), str(file))
+
+
+def numbered(names: Sequence[str], place: str) -> list[str]:
+    """Names of 0, 1, 2 ... without empty ones at the end.
+
+    Raises:
+        InputError: if one before is empty. Without it, the others would get the numbers of their neighbours.
+    """
+    names = [name.strip() for name in names]
+    while names and not names[-1]:
+        names.pop()
+    if '' in names:
+        raise InputError(
+            f'{place} has no name for the number {names.index("")}, but for later ones: write one, or close the gap'
+        )
+    return names
+
+
 def labels_of(maps: Sequence[Path], path: Path, wanted: Sequence[str]) -> tuple[Sequence[str], Sequence[Sequence[int]]]:
     """The names of the labels 0, 1, 2 ... of label maps, and their colours, if the files have a palette."""
     pixels, palette = np.zeros(256, int), []
@@ -331,8 +353,7 @@ def labels_of(maps: Sequence[Path], path: Path, wanted: Sequence[str]) -> tuple[
     if labels in ([], [0]):
         raise InputError(f'the label maps of {path} have the labels {labels} and 255, which is ignored: {convert}')
     file = path / 'classes.txt'
-    names = wanted or (file.read_text('utf-8').split('\n') if file.is_file() else [])
-    names = [name.strip() for name in names if name.strip()]
+    names = numbered(wanted, 'the list of classes') or (names_in(file) if file.is_file() else [])
     if names and len(names) <= labels[-1] or not names and len(labels) > MOST_LABELS:
         raise InputError(
             f'the label maps of {path} have {len(labels)} labels, up to {labels[-1]}, and {len(names)} names: name the '

@@ -218,7 +218,7 @@ def test_classes(tmp_path):
     two_files(tmp_path / 'two')
     assert mmattn.start(tmp_path / 'two' / 'b.json', 'mask-rcnn', 'nat-t').metainfo.classes == [*CLASSES]
     KINDS['maps'][0](tmp_path / 'maps')
-    (tmp_path / 'maps' / 'classes.txt').write_text('sky\nroad\ntree\ncar\n')
+    (tmp_path / 'maps' / 'classes.txt').write_text('sky\nroad\ntree\ncar\n\n')
     assert mmattn.start(tmp_path / 'maps', 'upernet', 'nat-t').metainfo.classes == ['sky', 'road', 'tree', 'car']
     assert mmattn.start(tmp_path / 'maps', 'upernet', 'nat-m', 'abc').metainfo.classes == ['a', 'b', 'c']
 
@@ -273,6 +273,11 @@ def black_and_white(folder: Path) -> None:
 def map_without_image(folder: Path) -> None:
     label_maps(folder / 'images', folder / 'labels')
     (folder / 'images' / '3.jpg').unlink()
+
+
+def name_missing(folder: Path) -> None:
+    label_maps(folder / 'images', folder / 'labels')
+    (folder / 'classes.txt').write_text('sky\n\nroad\ntree\n')
 
 
 def other_classes(folder: Path) -> None:
@@ -343,6 +348,7 @@ REFUSALS = {
     'too few names': (KINDS['maps'][0], ('upernet', 'nat-t', ['sky']), '3 labels, up to 2, and 1 names'),
     'other classes': (other_classes, ('classifier', 'nat-t'), 'kite, kites is a folder in only one of train and val'),
     'one image of a class': (lambda f: class_folders(f, 1), ('classifier', 'nat-t'), 'has 1 images, too few'),
+    'empty name': (name_missing, ('upernet', 'nat-t'), 'classes.txt has no name for the number 1, but for later'),
     'names for folders': (class_folders, ('classifier', 'nat-t', ['a']), 'names of their folders'),
     'a baseline': (class_folders, ('classifier', 'deit-s'), "no config of classifier with 'deit-s'"),
     'token labels': (class_folders, ('classifier', 'volo-d1'), 'take another backbone'),

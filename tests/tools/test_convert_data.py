@@ -205,7 +205,7 @@ def test_images_of_broken_files_have_no_place(images):
     """An image whose annotations cannot be read, or are of one of two images, is not one without objects."""
     Image.new('RGB', (40, 30)).save(images / 'a.png')
     files = {'kühe.txt': '0 1 1', 'a.txt': '0 0.5 0.5 0.1 0.1', 'sub/b.txt': '0 0.5 0.5 0.5 0.4'}
-    done, found = convert('yolo', files, images, '--classes', 'dog')
+    done, found = convert('yolo', files, images, '--classes', 'dog', '')
     assert [image['file_name'] for image in found['images']] == ['sub/b.PNG']
     assert 'left out  1: there are images of this name with several suffixes: a.txt' in done.stdout
 
@@ -224,6 +224,7 @@ def test_broken_images_are_left_out(images):
     [
         ('voc', {'a.txt': ''}, [], r'voc has no file \*.xml'),
         ('voc', {'a.xml': xml([GOOD])}, ['--classes', 'cat'], 'voc has no object for .*images: nothing is written'),
+        ('yolo', {'a.txt': '0 1 1 1 1'}, ['--classes', 'cat', '', 'dog'], '--classes has no name for the number 1'),
         ('yolo', {'a.txt': '0 1 1 1 1'}, [], 'the files have numbers of classes: give their names, in this order'),
         ('csv', {'table.csv': 'image,box\n'}, [], r"'image,box', without columns of class \(class\) and of box \(xmin"),
     ],

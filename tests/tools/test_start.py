@@ -85,6 +85,9 @@ def test_refusals(tmp_path):
         (tmp_path / 'names' / 'data.yaml').write_text(f'names: {names}\n')
         assert re.search(sentence, run_tool('start', tmp_path / 'names', *arguments).sentence)
         assert not [*(tmp_path / 'names').rglob('*.json')]
+    yolo_beside(tmp_path / 'lines')
+    (tmp_path / 'lines' / 'photos' / 'classes.txt').write_text('book\n\ndonut\nkite\n')
+    assert 'classes.txt has no name for the number 1' in run_tool('start', tmp_path / 'lines', *arguments).sentence
     for year in (2007, 2012):
         voc(tmp_path / 'voc' / f'VOC{year}')
     assert 'several folders have annotations' in run_tool('start', tmp_path / 'voc', *arguments).sentence

@@ -29,6 +29,7 @@ from mmengine.logging import MMLogger
 from mmattn.analysis import compare_with_paper
 from mmattn.analysis.complexity import OPERATION_TOLERANCE, PARAMETER_TOLERANCE, Comparison
 from mmguard.checks.config_values import check_config
+from mmguard.errors import InputError
 from mmguard.runs.configs import add_row
 from mmguard.runs.rows import read_row
 from mmguard.runs.running import run_tool
@@ -51,9 +52,12 @@ def main() -> int:
     wrong = 0
     for config in configs:
         check_config(read(config), config)
-        for row in compare_with_paper(config, read, args.row):
-            print(as_line(row), flush=True)
-            wrong += row.wrong
+        try:
+            for row in compare_with_paper(config, read, args.row):
+                print(as_line(row), flush=True)
+                wrong += row.wrong
+        except InputError as error:
+            raise InputError(f'{config}: {error}') from error
     if wrong:
         print(
             f'{wrong} figures are off: by more than {PARAMETER_TOLERANCE:.0%} (parameters) or '

@@ -128,7 +128,7 @@ def start(data: str | Path, head: str = 'mask-rcnn', backbone: str = 'nat-t', cl
     check_output(*files)
     for file, text in files.items():
         if file.exists() and file.read_text('utf-8') != text:
-            raise InputError(f'{file} exists already and is another one: take it as it is, or remove it')
+            raise InputError(f'{file} exists already, with another content: take it as it is, or remove it')
     for file, text in files.items():
         with whole_file(file) as part:
             part.write_text(text, 'utf-8')

@@ -133,7 +133,7 @@ def read_coco(path: Path, wanted: Sequence[str]) -> Data:
     folder = path if path.is_dir() else path.parent
     found = {
         file: contents
-        for file in (files_below(path, ['.json']) if path.is_dir() else [path])
+        for file in (files_below(path, ['.json']) if path.is_dir() else with_parts(path))
         if (contents := contents_of(file))
     }
     if not found:
@@ -152,7 +152,8 @@ def read_coco(path: Path, wanted: Sequence[str]) -> Data:
         if len(several) > 1:
             names = first_names(file.relative_to(folder).as_posix() for file in several)
             raise InputError(
-                f'{folder} has several files of annotations, {names}: name the one to take instead of {path.name}'
+                f'{folder} has several files of annotations, {names}: give one of them instead of the folder, such as '
+                f'{several[0]}'
             )
     contents = {part: found[several[0]] for part, several in by_part.items()}
     places = {part: several[0] for part, several in by_part.items()}
@@ -185,6 +186,13 @@ def read_coco(path: Path, wanted: Sequence[str]) -> Data:
         written,
         masks=any(annotation.get('segmentation') for annotation in contents['train']['annotations']),
     )
+
+
+def with_parts(file: Path) -> list[Path]:
+    """A file of annotations; with one for training, those for validation and test that are named alike."""
+    start, train, end = file.name.rpartition('train')
+    beside = [file.with_name(f'{start}{part}{end}') for part in ('val', 'valid', 'test')] if train else []
+    return [file, *(each for each in beside if each.is_file())]
 
 
 def classes_of(categories: dict[Path, list[str]], train: Path, learned: Sequence[str]) -> list[str]:
@@ -244,7 +252,7 @@ def image_folder(file: Path, contents: dict, path: Path) -> Path:
     if not found[folder]:
         raise InputError(f'{file} is about images such as {names[0]}, which no folder in {top} has')
     if absent := [name for name in names if not (folder / name).is_file()]:
-        raise InputError(f'{file} is about {len(absent)} images that {folder} does not have: {first_names(absent)}')
+        raise InputError(f'{file} lists images that are not in {folder}: {first_names(absent)}')
     return folder
 
 

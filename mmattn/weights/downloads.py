@@ -265,14 +265,14 @@ def from_hub(address: str, **options) -> Path:
         raise CheckpointError(f'{address} is on the Hugging Face Hub: pip install huggingface_hub') from error
     named = HUB.fullmatch(address)
     if not named or '..' in urllib.parse.unquote(address).split('/'):
-        raise CheckpointError(f'{shortened(address)} names no model on the Hub: hf://OWNER/REPOSITORY does')
+        raise CheckpointError(f'{shortened(address)} names no model on the Hub: hf-hub:OWNER/REPOSITORY does')
     repository, revision, file = named[1], named[2] and urllib.parse.unquote(named[2]), named[3] or ''
 
     def refusal(file: str, error: Exception) -> CheckpointError:
         try:
             place = hf_hub_url(repository, file, revision=revision)
         except ValueError:
-            return CheckpointError(f'{shortened(address)} names no model on the Hub: hf://OWNER/REPOSITORY does')
+            return CheckpointError(f'{shortened(address)} names no model on the Hub: hf-hub:OWNER/REPOSITORY does')
         return CheckpointError(
             f'{place} cannot be downloaded ({shortened(describe(error))}): try again, or download the file in another '
             'way and give its path'

@@ -223,6 +223,15 @@ def test_classes(tmp_path):
     assert mmattn.start(tmp_path / 'maps', 'upernet', 'nat-m', 'abc').metainfo.classes == ['a', 'b', 'c']
 
 
+def test_a_file_of_a_part(tmp_path):
+    """The file for training may be named: the one for validation beside it is taken, and nothing is split again."""
+    for part in ('train', 'val'):
+        coco(tmp_path / f'{part}.json', tmp_path / 'images')
+    cfg = mmattn.start(tmp_path / 'train.json', 'mask-rcnn', 'nat-t')
+    files = [Path(loader.dataset.ann_file).name for loader in (cfg.train_dataloader, cfg.val_dataloader)]
+    assert files == ['train.json', 'val.json'] and len([*tmp_path.glob('*.json')]) == 2
+
+
 @pytest.mark.parametrize('name', ['{{ fileBasename }}', '{{$HOME:x}}', '{{_base_.model}}', "a'], __import__('os')#"])
 def test_names_are_no_code(name, tmp_path):
     """MMEngine replaces such names in a config, and a config is code."""
@@ -323,7 +332,7 @@ REFUSALS = {
     'maps for a classifier': (maps_in_parts, ('classifier', 'nat-t'), r'4 \*.jpg in images/training.*CLASS'),
     'boxes for masks': (KINDS['COCO without masks'][0], ('mask-rcnn', 'nat-t'), 'no masks, .*faster-rcnn'),
     'two files': (two_files, ('mask-rcnn', 'nat-t'), r'several files of annotations, a.json.*b.json'),
-    'images elsewhere': (images_elsewhere, ('mask-rcnn', 'nat-t'), 'about 1 images that .*images does not have: 0.jpg'),
+    'images elsewhere': (images_elsewhere, ('mask-rcnn', 'nat-t'), 'lists images that are not in .*images: 0.jpg'),
     'broken file': (broken_json, ('mask-rcnn', 'nat-t'), 'a.json cannot be read: JSONDecodeError'),
     'unknown class': (KINDS['COCO'][0], ('mask-rcnn', 'nat-t', ['boat']), 'no objects of boat: it has book'),
     'other order': (

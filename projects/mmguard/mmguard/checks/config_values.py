@@ -26,7 +26,7 @@ from mmengine.runner import FlexibleRunner, Runner
 from torch.utils.data import DataLoader
 
 from ..arguments import check_choice, check_finite, check_flags, check_rates, check_whole
-from ..errors import InputError, near_misses
+from ..errors import InputError, near_misses, warn
 from ..packages import PARAMWISE_KEYS
 from .channels import check_channels
 from .config_types import NODE_KEYS, bases, find_type, is_of, listed, loads_strictly, nested, places_of
@@ -85,6 +85,25 @@ ENV_KEYS = {'cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'}
 MAX_SEED = 2**32 - 1
 #: how similar a misspelt key is to the known one, in difflib's measure
 SIMILAR = 0.88
+#: the same of a key that nothing in the files of the config reads
+SIMILAR_UNREAD = 0.8
+#: packages whose types are often named without them
+PACKAGES = ('mmattn', 'mmdet', 'mmseg', 'mmpretrain')
+#: top-level keys of OpenMMLab's packages before MMEngine -> what has their place
+OLD_KEYS = dict(
+    checkpoint_config='default_hooks.checkpoint',
+    data='train_dataloader, val_dataloader and test_dataloader',
+    evaluation='val_evaluator and train_cfg.val_interval',
+    fp16="optim_wrapper.type='AmpOptimWrapper'",
+    log_config='default_hooks.logger',
+    lr_config='param_scheduler',
+    optimizer='optim_wrapper.optimizer',
+    optimizer_config='optim_wrapper.clip_grad',
+    resume_from='load_from and resume=True',
+    runner='train_cfg',
+    seed='randomness.seed',
+    total_epochs='train_cfg.max_epochs',
+)
 
 
 def check_config(cfg: Config, path: str | Path) -> None:
@@ -129,6 +148,12 @@ def _check_keys(cfg: Config) -> None:
         # model_small, mode and the like are variables, and so is custom_hook in custom_hooks=[custom_hook].
         if near and not key.startswith(near[0]) and len(key) > 5 and not any(places_of(cfg[key], read, '')):
             raise InputError(f'nothing reads the key {key}: did you mean {near[0]}?')
+        if _is_only_set(key, cfg.text or ''):
+            near = difflib.get_close_matches(key, KNOWN_KEYS, n=1, cutoff=SIMILAR_UNREAD)
+            if near:
+                raise InputError(f'nothing reads the key {key}: did you mean {near[0]}?')
+            if key in OLD_KEYS:  # some configs of the packages have them, too
+                warn(f'Nothing reads the key {key} of the config, which is of older versions: set {OLD_KEYS[key]}')
     for key in (*DICTS, *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
         _check_dict(cfg.get(key), key)
     if cfg.get('sync_bn') not in (None, 'torch', 'mmcv'):
@@ -145,6 +170,13 @@ def _check_keys(cfg: Config) -> None:
         absent = [key for key in keys if cfg.get(key) is None]
         if 0 < len(absent) < len(keys):
             raise InputError(f'{" and ".join(absent)} must be set too, or none of {", ".join(keys)}')
+
+
+def _is_only_set(key: str, text: str) -> bool:
+    """Whether the files of a config set a variable, and nowhere have it as a value, as in ``optimizer=optimizer``."""
+    code, name = re.sub(r'#.*', '', text), re.escape(key)
+    is_set = re.search(rf'^{name}\s*=', code, re.MULTILINE)
+    return bool(is_set) and not re.search(rf'(?<![\w\'"])(?<!(?<!_base_)\.){name}\b(?!\s*=[^=])', code)
 
 
 def _check_dict(node: object, place: str) -> None:
@@ -490,6 +522,9 @@ def _check_optimizer(wrapper: dict | None) -> None:
     if inspect.isclass(cls) and cls.__module__.startswith('torch.optim'):
         # fused ones are for accelerators
         arguments = {key: value for key, value in optimizer.items() if key not in (*NODE_KEYS, 'fused')}
+        for key, parameter in inspect.signature(cls).parameters.items():
+            if isinstance(parameter.default, float) and isinstance(arguments.get(key), str):
+                raise InputError(f'{place}.{key} must be a number, not {arguments[key]!r}')
         _construct(cls, place, params=[torch.nn.Parameter(torch.zeros(1))], **arguments)
 
 
@@ -604,12 +639,20 @@ def _arguments(cls: Callable) -> tuple[set[str], bool]:
 
 
 def _unknown(node: dict, registry: Registry) -> str:
-    """The type of a dict that the registry does not know, with those like it, or the package that is missing."""
+    """The type of a dict that the registry does not know, with its name in another package, those like it, or the
+    package that is missing."""
     name = str(node['type'])
     scope, _, short = name.rpartition('.')
     package = scope.partition('.')[0]
     if package and find_spec(package) is None:
         return f'{name}: the package {package} is not installed'
+    elsewhere = [
+        f'{each}.{short}'
+        for each in PACKAGES
+        if not scope and find_spec(each) and find_type(dict(type=f'{each}.{short}'), registry)
+    ]
+    if elsewhere:
+        return f'{name}: did you mean {" or ".join(elsewhere)}?'
     known = set()
     with registry.switch_scope_and_registry(scope or node.get('_scope_')) as registry:
         while registry is not None:

@@ -129,8 +129,13 @@ def load_image(transform: Callable, data: dict) -> dict | None:
     path, backend = data.get('img_path'), getattr(transform, 'imdecode_backend', None)
     if backend == 'tifffile' and find_spec(backend) is None:
         raise InputError(f"{path} cannot be used: imdecode_backend='tifffile' needs the package: pip install tifffile")
+    if path and os.path.isfile(path) and not os.path.getsize(path):
+        raise InputError(f'{path} cannot be used: the file is empty')
     with refusing(f'{path} cannot be used'):
-        data = transform(data)
+        try:
+            data = transform(data)
+        except AssertionError as error:  # of MMCV, where OpenCV gives no image
+            raise InputError(f'{path} cannot be used: it is no image, or a damaged one') from error
     if data is not None and path and os.path.isfile(path):
         check_image(path)
         header = _header(path)

@@ -145,7 +145,7 @@ def predict(
         part.write_text(json.dumps(dict(images=images, categories=categories, annotations=annotations)), 'utf-8')
     print_log(f'{out}: predictions on {len(images)} images', logger='current')
     best = max((annotation['score'] for annotation in annotations if 'score' in annotation), default=None)
-    if isinstance(model, _Detector) and draw and (best is None or best < score_thr):
+    if isinstance(model, _Detector) and draw and images and (best is None or best < score_thr):
         found = 'there is no object' if best is None else f'the best score is {best:.2f}: set a lower --score-thr'
         warn(f'No object is drawn, which needs a score of {score_thr}, and {found}.')
     if problems:

@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import mmdet
@@ -10,6 +12,7 @@ import pytest
 from mmengine.config import Config
 
 from mmattn.backbones import ShuntedTransformer
+from mmguard.checks import config_values
 from mmguard.checks.config_values import check_config
 from mmguard.errors import InputError
 from tests import ROOT
@@ -219,6 +222,28 @@ def test_each_place_is_checked(kind, place):
     assert str(error.value).startswith(f'{DETECTOR}: {place}') and kind in str(error.value)
 
 
+@pytest.mark.parametrize(
+    'line, sentence',
+    [
+        ('modle = dict(backbone=dict(frozen_stages=1))', 'reads the key modle: did you mean model?'),
+        ('train_cfgs = dict(max_epochs=1)  # train_cfgs', 'reads the key train_cfgs: did you mean train_cfg?'),
+        ('train_dataloder = dict(batch_size=2)', 'reads the key train_dataloder: did you mean train_dataloader?'),
+        ("optimizer = dict(type='SGD', lr=1.0)", None),
+        ("optimizer = dict(type='AdamW', lr=1.0)\noptim_wrapper = dict(optimizer=optimizer)", None),
+        ('models = dict(small=dict())\nsmall = models["small"]', None),
+    ],
+)
+def test_keys_that_nothing_reads(tmp_path, monkeypatch, line, sentence):
+    """A key that looks like one of MMEngine's is refused, and one of older versions is named, if no file of the config
+    has it as a value."""
+    warned, file = [], tmp_path / 'c.py'
+    monkeypatch.setattr(config_values, 'warn', warned.append)
+    file.write_text(f'_base_ = {str(DETECTOR)!r}\n{line}\n')
+    with nullcontext() if sentence is None else pytest.raises(InputError, match=re.escape(f'nothing {sentence}')):
+        check_config(Config.fromfile(file), file)
+    assert len(warned) == (line.count('optimizer') == 1)
+
+
 ALL_1 = [1] * 4
 MISTAKES = [
     # keys and types
@@ -230,6 +255,7 @@ MISTAKES = [
     (DETECTOR, {'model.backbone.type': 'nowhere.ResNet'}, 'the package nowhere is not installed'),
     (DETECTOR, {'model.backbone.type': r'.*ResNet'}, 'model.backbone has an unknown type .*ResNet'),
     (CLASSIFIER, {'default_scope': None}, '(it has no default_scope): model has an unknown type ImageClassifier'),
+    (DETECTOR, {'model.backbone.type': 'MixVisionTransformer'}, 'did you mean mmseg.MixVisionTransformer?'),
     # arguments that look misspelt, where there may be others
     (DETECTOR, {'model.rpn_head.in_chanels': 3}, 'model.rpn_head (RPNHead) has no argument in_chanels'),
     (DETECTOR, {'optim_wrapper.paramwise_cfg.norm_decay_mul': 0}, 'norm_decay_mul: did you mean norm_decay_mult'),
@@ -291,6 +317,7 @@ MISTAKES = [
     (DETECTOR, {'custom_hooks': HOOK}, "custom_hooks must be a list of dicts, not {'type'"),
     (DETECTOR, {'optim_wrapper.clip_grad.type': [3]}, 'clip_grad.type must be one of norm, value, not [3]'),
     (DETECTOR, {'optim_wrapper.optimizer.weight_decay': -1}, 'Invalid weight_decay value: -1'),
+    (DETECTOR, {'optim_wrapper.optimizer.lr': '1e-4x'}, "optim_wrapper.optimizer.lr must be a number, not '1e-4x'"),
     (DETECTOR, {'optim_wrapper.paramwise_cfg.layer_decay_rate': 0.9}, 'layer_decay_rate: add optim_wrapper.con'),
     (DETECTOR, {'randomness.seed': 2**32}, 'randomness.seed must be a whole number from 0 to 4294967295'),
     (DETECTOR, {'log_level': 'info'}, 'log_level must be DEBUG, INFO, WARNING, ERROR, CRITICAL or a whole number, not'),

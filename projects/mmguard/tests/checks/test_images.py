@@ -57,6 +57,16 @@ def test_images_cut_short(tmp_path, suffix):
         check_image(str(path))
 
 
+@pytest.mark.parametrize(
+    'contents, problem', [(b'', 'the file is empty'), (b'no image', 'it is no image, or a damaged')]
+)
+def test_files_that_are_no_images(tmp_path, contents, problem):
+    """The sentence says it in words, not in those of OpenCV."""
+    (tmp_path / 'a.jpg').write_bytes(contents)
+    with pytest.raises(InputError, match=f'a.jpg cannot be used: {problem}'):
+        read(tmp_path / 'a.jpg')
+
+
 def turned(folder, orientation, size=(20, 10), suffix='jpg'):
     """An image of a size as it is stored, with an EXIF orientation."""
     path, exif = folder / f'a.{suffix}', Image.Exif()

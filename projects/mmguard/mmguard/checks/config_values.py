@@ -646,13 +646,10 @@ def _unknown(node: dict, registry: Registry) -> str:
     package = scope.partition('.')[0]
     if package and find_spec(package) is None:
         return f'{name}: the package {package} is not installed'
-    elsewhere = [
-        f'{each}.{short}'
-        for each in PACKAGES
-        if not scope and find_spec(each) and find_type(dict(type=f'{each}.{short}'), registry)
-    ]
-    if elsewhere:
-        return f'{name}: did you mean {" or ".join(elsewhere)}?'
+    for each in PACKAGES if not scope else ():
+        found = find_type(dict(type=f'{each}.{short}'), registry) if find_spec(each) else None
+        if found and found.__module__.partition('.')[0] == each:
+            return f'{name}: did you mean {each}.{short}?'
     known = set()
     with registry.switch_scope_and_registry(scope or node.get('_scope_')) as registry:
         while registry is not None:

@@ -138,7 +138,11 @@ class TimmBackbone(Backbone):
         return [f'model.{name}.weight' for name in ([first] if isinstance(first, str) else first)]
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """As timm's ``group_matcher`` has it: the stem has depth 0, then blocks or stages have 1, 2 and so on."""
+        """As timm's ``group_matcher`` has it: the stem has depth 0, then blocks or stages have 1, 2 and so on.
+
+        Raises:
+            ValueError: if timm has no groups of layers for the model.
+        """
         groups = self._groups(coarse=False)
         if not groups:
             raise ValueError(f'timm has no groups of layers for {self.settings["name"]}: leave out layer_decay_rate')
@@ -148,7 +152,11 @@ class TimmBackbone(Backbone):
         return groups.get(name, count - 1) if in_backbone else count - 1, count
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x: (B, in_channels, H, W) -> per output i, (B, C_i, h, w), of the stride s_i about H / s_i and W / s_i."""
+        """x: (B, in_channels, H, W) -> per output i, (B, C_i, h, w), of the stride s_i about H / s_i and W / s_i.
+
+        Raises:
+            InputError: for images of a size that timm's model does not take.
+        """
         self.check_images(x)
         if self.img_size is not None and tuple(x.shape[2:]) != self.img_size:
             raise InputError(

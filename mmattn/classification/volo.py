@@ -143,7 +143,11 @@ class TokenLabelClassifier(ImageClassifier):
         )
 
     def targets(self, data_samples: list[DataSample], like: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets of the class token (B, K) and of the other tokens (B, K, H, W), the shape of ``like``."""
+        """Targets of the class token (B, K) and of the other tokens (B, K, H, W), the shape of ``like``.
+
+        Raises:
+            InputError: if the samples have no label maps, or some of other sizes or classes.
+        """
         keys = ('label_map', 'label_box')
         if not all(key in sample for sample in data_samples for key in keys):
             raise InputError(

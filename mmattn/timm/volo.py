@@ -42,7 +42,11 @@ class ClassAttentionHead(ClassAttention, nn.Module):
     def reset(
         self, num_classes: int, pool_type: str | None = None, reset_other: bool = False, in_features: int | None = None
     ) -> None:
-        """Replace the classifier, the pooling if it is given, and with ``reset_other`` remove class attention."""
+        """Replace the classifier, the pooling if it is given, and with ``reset_other`` remove class attention.
+
+        Raises:
+            ValueError: if the model has no such pooling.
+        """
         if reset_other:
             self.cls_token, self.post_network = None, nn.ModuleList()
         if pool_type is not None:

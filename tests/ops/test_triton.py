@@ -713,7 +713,7 @@ MORE_REGISTERS = dict.fromkeys(
 )
 #: by architecture, of a program that has all logits of a window, and their gradients and sums, in registers; and of
 #: GSA's gradients in float16 with 64 channels, which have 512 threads, so at most 128 registers
-MORE_SPILLS = dict.fromkeys(AXIAL_GRADIENTS, {80: 128, 90: 64, 100: 64}) | {
+MORE_SPILLS = dict.fromkeys(AXIAL_GRADIENTS, {80: 128, 90: 128, 100: 128}) | {
     '_aggregated': {80: 320},
     '_depthwise': {75: 8, 80: 8},  # in float32
     '_depthwise_gradient': {100: 240},  # in float32, with a gate

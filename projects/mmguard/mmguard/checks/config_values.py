@@ -143,7 +143,7 @@ def _check_deletions(cfg: Config) -> None:
 def _check_keys(cfg: Config) -> None:
     """Refuse top-level keys that look misspelt, and values of a kind that MMEngine does not take."""
     read = {key: value for key, value in cfg.items() if key in KNOWN_KEYS}
-    for key in set(cfg) - KNOWN_KEYS:
+    for key in set(cfg) - KNOWN_KEYS - {'rows'}:  # which runs/rows.py reads
         near = difflib.get_close_matches(key, KNOWN_KEYS, n=1, cutoff=SIMILAR)
         # model_small, mode and the like are variables, and so is custom_hook in custom_hooks=[custom_hook].
         if near and not key.startswith(near[0]) and len(key) > 5 and not any(places_of(cfg[key], read, '')):
@@ -154,6 +154,8 @@ def _check_keys(cfg: Config) -> None:
                 raise InputError(f'nothing reads the key {key}: did you mean {near[0]}?')
             if key in OLD_KEYS:  # some configs of the packages have them, too
                 warn(f'Nothing reads the key {key} of the config, which is of older versions: set {OLD_KEYS[key]}')
+        elif _comes_too_late(key, cfg, read):
+            warn(f'The config sets {key} after the files in _base_ have read its old value: set what has that value')
     for key in (*DICTS, *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
         _check_dict(cfg.get(key), key)
     if cfg.get('sync_bn') not in (None, 'torch', 'mmcv'):
@@ -177,6 +179,15 @@ def _is_only_set(key: str, text: str) -> bool:
     code, name = re.sub(r'#.*', '', text), re.escape(key)
     is_set = re.search(rf'^{name}\s*=', code, re.MULTILINE)
     return bool(is_set) and not re.search(rf'(?<![\w\'"])(?<!(?<!_base_)\.){name}\b(?!\s*=[^=])', code)
+
+
+def _comes_too_late(key: str, cfg: Config, read: dict) -> bool:
+    """Whether a file sets a variable that only its bases have as a value, and nothing that is read has the new one. In
+    its text, MMEngine has the file after its bases."""
+    bases, _, own = (cfg.text or '').rpartition(f'{cfg.filename}\n')
+    if not _is_only_set(key, own) or _is_only_set(key, f'{bases}\n{key} = 0'):
+        return False
+    return not any([*places_of(cfg[key], read, ''), *places_of({key: cfg[key]}, read, '')])
 
 
 def _check_dict(node: object, place: str) -> None:

@@ -244,6 +244,17 @@ def test_keys_that_nothing_reads(tmp_path, monkeypatch, line, sentence):
     assert len(warned) == (line.count('optimizer') == 1)
 
 
+@pytest.mark.parametrize('line, warns', [('', True), ('train_dataloader = dict(batch_size=size)', False)])
+def test_variables_that_come_too_late(tmp_path, monkeypatch, line, warns):
+    """A variable that only the bases of a config have as a value is named, unless the value has reached its place."""
+    warned, file = [], tmp_path / 'c.py'
+    monkeypatch.setattr(config_values, 'warn', warned.append)
+    (tmp_path / 'b.py').write_text(f'_base_ = {str(DETECTOR)!r}\nsize = 2\ntrain_dataloader = dict(batch_size=size)\n')
+    file.write_text(f'_base_ = "b.py"\nsize = 3\n{line}\n')
+    check_config(Config.fromfile(file), file)
+    assert [sentence for sentence in warned if 'sets size after' in sentence] == warned and bool(warned) == warns
+
+
 ALL_1 = [1] * 4
 MISTAKES = [
     # keys and types

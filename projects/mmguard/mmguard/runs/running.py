@@ -205,6 +205,16 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
         del runner  # before the process group
 
 
+def stop_workers(runner: Runner) -> None:
+    """End the data workers that wait for another epoch. Garbage collection would end them, too, but might close the
+    pipes of a thread that still writes, which then prints a traceback."""
+    for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
+        for loader in (getattr(loop, 'dataloader', None), getattr(loop, 'dataloader_iterator', None)):
+            stop = getattr(getattr(loader, '_iterator', None), '_shutdown_workers', None)
+            if stop is not None:
+                stop()
+
+
 class FolderHook(Hook):
     """Ends a training whose work folder is removed. Otherwise MMEngine would make it again, for what comes next."""
 
@@ -234,6 +244,7 @@ def _run(runner: Runner, run: Callable[[], object]) -> None:
     try:
         try:
             run()
+            stop_workers(runner)
         except (RuntimeError, OSError, EOFError) as error:  # what the loss of a worker's pipe may raise
             if not isinstance(error, InputError) and not PEER_GONE.search(str(error)):
                 time.sleep(1)  # For a dead worker, torch raises another error, at whatever line is running then.

@@ -7,6 +7,7 @@ import weakref
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,14 +15,16 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
 from mmengine.runner import CheckpointLoader
+from mmengine.runner.loops import _InfiniteDataloaderIterator
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from mmguard.errors import InputError
 from mmguard.runs import checkpoints, resuming
 from mmguard.runs import running as runs
-from mmguard.runs.running import run_tool, running, train
+from mmguard.runs.running import run_tool, running, stop_workers, train
 from mmguard.weights import CheckpointError, read_file
 
 from .small_training import Better, Data, Model, build
@@ -180,6 +183,19 @@ def test_work_folder_is_removed(small, tmp_path, which):
     with pytest.raises(InputError, match='was removed while the training ran') as error:
         small(custom_hooks=[Once(remove)], checkpoint=dict(out_dir=str(tmp_path / 'out')))
     assert f'the folder {removed[0]} was' in str(error.value) and not os.path.exists(removed[0])
+
+
+@pytest.mark.parametrize('persistent', [True, False], ids=['wait for an epoch', 'of an endless loop'])
+def test_data_workers_end(persistent):
+    """No worker is left at the end of a run, so that garbage collection has none to end."""
+    loader = DataLoader(range(8), num_workers=1, persistent_workers=persistent)
+    endless = _InfiniteDataloaderIterator(loader)
+    next(endless)
+    (worker,) = endless._iterator._workers
+    loop = SimpleNamespace(dataloader=loader, **({} if persistent else dict(dataloader_iterator=endless)))
+    assert worker.is_alive()
+    stop_workers(SimpleNamespace(_train_loop=loop, _val_loop=dict(type='ValLoop'), _test_loop=None))
+    assert not worker.is_alive()
 
 
 def test_missing_file_in_a_run_keeps_its_traceback(small):

@@ -641,7 +641,7 @@ from types import SimpleNamespace
 import torch
 from triton._C.libtriton import ir
 from triton.runtime import JITFunction
-from triton_report import CASES, launched, layer_norm, norm
+from triton_report import CASES, gsa_step, launched, layer_norm, norm
 
 def lower(kernel, key, signature, device, constants, options, attributes, warmup):
     _, _, target, backend, _ = kernel.device_caches[device]
@@ -658,7 +658,7 @@ def lower(kernel, key, signature, device, constants, options, attributes, warmup
 
 JITFunction._do_compile = lower
 for name, case in CASES.items():
-    if getattr(case, 'func', None) not in (norm, layer_norm):  # torch.compile does not come to their kernels
+    if getattr(case, 'func', None) not in (norm, layer_norm, gsa_step):  # torch.compile does not come to their kernels
         for kernel, lowered in launched(90, partial(case, torch.bfloat16)):
             print(json.dumps([name, kernel, *lowered.lines]))
 """
@@ -739,7 +739,7 @@ MORE_SPILLS = dict.fromkeys(AXIAL_GRADIENTS, {80: 128, 90: 128, 100: 128}) | {
         (['pooled and transposed'], MAPS),
         ([f'sum and norm, {C} channels' for C in (96, 512, 2048)], LAYER_NORM),
         (['GELU and linear layer'], GELU),
-        (['GSA, 16 channels', 'GSA, 32 channels', 'GSA, 64 channels'], GSA),
+        ([f'{name}, {d} channels' for name in ('GSA', 'GSA in training') for d in (16, 32, 64)], GSA),
         (['mean shift, 64 channels', 'mean shift, 32 channels'], MEAN_SHIFT),
         (['mean shift in windows', 'windows, 7 x 7', 'windows, 12 x 12'], WINDOWS),
         ([f'neighbours and {pools}² pooled tokens, 24 channels' for pools in (16, 7)], AGGREGATED),

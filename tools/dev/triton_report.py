@@ -81,17 +81,21 @@ def elsa(dtype: torch.dtype, k: int, ghosts: str) -> Tensor:
 
 
 def gsa(dtype: torch.dtype, channels: int, length: int) -> Tensor:
-    """GSA's attention along columns, with the norm of inference and without, along rows, and to the content: the parts,
-    and what is one function in training. Of float16 maps, results are float32, as under autocast."""
-    maps = empty(dtype, 2, length, length, 3, 8, channels)
-    query, value, key = maps.unbind(3)
-    table, norm = empty(torch.float32, 2 * length - 1, channels), empty(torch.float32, 4, 8 * channels)
-    out = torch.float32 if dtype == torch.float16 else dtype
-    along = partial(axial_attention_triton, query, dtype=out)
+    """GSA's attention along columns, with the norm of inference and without, along rows, and to the content. Of float16
+    maps, results are float32, as under autocast."""
+    query, value, key = empty(dtype, 2, length, length, 3, 8, channels).unbind(3)
+    table = empty(torch.float32, 2 * length - 1, channels)
+    along = partial(axial_attention_triton, query, dtype=torch.float32 if dtype == torch.float16 else dtype)
     with torch.no_grad():
-        along(value, table, 1, norm=(*norm, 1e-5))
-    parts = along(along(value, table, 1), table, 2, content_context_triton(key, value))
-    return parts + projected_attention_triton(maps, table, table, *norm[:2], 1e-5, None, out)
+        along(value, table, 1, norm=(*empty(torch.float32, 4, 8 * channels), 1e-5))
+    return along(along(value, table, 1), table, 2, content_context_triton(key, value))
+
+
+def gsa_step(dtype: torch.dtype, channels: int, length: int) -> Tensor:
+    """The same as one function, in training."""
+    table, scale = empty(torch.float32, 2 * length - 1, channels), empty(torch.float32, 2, 8 * channels)
+    maps, out = empty(dtype, 2, length, length, 3, 8, channels), torch.float32 if dtype == torch.float16 else dtype
+    return projected_attention_triton(maps, table, table, *scale, 1e-5, None, out)
 
 
 def depthwise(dtype: torch.dtype, k: int, gated: bool = False) -> Tensor:
@@ -158,6 +162,9 @@ CASES |= {
 CASES |= {'pooled and transposed': pooled_and_transposed}
 #: kernels with products of matrices: 16 bits, on GPUs with tensor cores for them
 PRODUCTS = {f'GSA, {channels} channels': partial(gsa, channels=channels, length=A) for channels, A in GSA}
+PRODUCTS |= {
+    f'GSA in training, {channels} channels': partial(gsa_step, channels=channels, length=A) for channels, A in GSA
+}
 PRODUCTS |= {f'mean shift, {channels} channels': partial(mean_shift, channels=channels) for channels in (64, 32)}
 PRODUCTS |= {
     f'{k} x {k} attention, products{note}': partial(neighbourhood, k=k, with_bias=not note, products=True)

@@ -157,11 +157,11 @@ class GlobalSelfAttention(nn.Module):
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Query, value and, if it is axial or one product makes all three, key: (B, H, W, heads, C / heads); and what
         that product makes, (B, H, W, 3, heads, C / heads)."""
-        half = is_half(x) or self.backend == 'triton'
+        at_once = is_half(x) or self.backend == 'triton'
         layers = [self.query, self.value]
-        if self.content == 'axial' or self.content and half:
+        if self.content == 'axial' or self.content and at_once:
             layers.append(self.key)
-        joint = joint_projection(layers, x) if half else None
+        joint = joint_projection(layers, x) if at_once else None
         each = (layer(x) for layer in layers) if joint is None else joint.unbind(-2)
         query, value, *keys = map(self._split, each)
         return query, value, *(keys or [None]), None if joint is None or not keys else self._split(joint)

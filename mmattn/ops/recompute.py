@@ -47,7 +47,8 @@ def recompute(
     )
 
 
-#: of threads that compute again: a second one would take for the state of a module what the first one has lent it
+#: One thread at a time computes again. Another one would take what this one has set for the state of the modules, and
+#: restore it at the end.
 LOCK = threading.RLock()
 
 

@@ -149,7 +149,7 @@ def test_frozen_stages(name):
     assert all(p.requires_grad for p in backbone.parameters())
 
 
-def test_frozen_stages_of_a_layer_without_self():
+def test_frozen_stages_of_layers_whose_train_returns_nothing():
     """timm's layers whose ``train`` returns nothing are frozen, too."""
     backbone = TimmBackbone('levit_128s', frozen_stages=1)
     assert not any(p.requires_grad for p in backbone.model.stem.parameters()) and not backbone.model.stem.training

@@ -6,6 +6,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
@@ -155,7 +156,7 @@ def _check_keys(cfg: Config) -> None:
             if key in OLD_KEYS:  # some configs of the packages have them, too
                 warn(f'Nothing reads the key {key} of the config, which is of older versions: set {OLD_KEYS[key]}')
         elif _comes_too_late(key, cfg, read):
-            warn(f'The config sets {key} after the files in _base_ have read its old value: set what has that value')
+            warn(f'{key} has no effect: the files in _base_ have read its old value. Set the keys that have that value')
     for key in (*DICTS, *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
         _check_dict(cfg.get(key), key)
     if cfg.get('sync_bn') not in (None, 'torch', 'mmcv'):
@@ -182,8 +183,8 @@ def _is_only_set(key: str, text: str) -> bool:
 
 
 def _comes_too_late(key: str, cfg: Config, read: dict) -> bool:
-    """Whether a file sets a variable that only its bases have as a value, and nothing that is read has the new one. In
-    its text, MMEngine has the file after its bases."""
+    """Whether a file sets a variable that only its bases have as a value, so that no key has the new one. MMEngine's
+    text of a config begins with its bases."""
     bases, _, own = (cfg.text or '').rpartition(f'{cfg.filename}\n')
     if not _is_only_set(key, own) or _is_only_set(key, f'{bases}\n{key} = 0'):
         return False
@@ -655,10 +656,14 @@ def _unknown(node: dict, registry: Registry) -> str:
     name = str(node['type'])
     scope, _, short = name.rpartition('.')
     package = scope.partition('.')[0]
+    if scope and not package:  # MMEngine would take it for a relative import
+        return name
     if package and find_spec(package) is None:
         return f'{name}: the package {package} is not installed'
     for each in PACKAGES if not scope else ():
-        found = find_type(dict(type=f'{each}.{short}'), registry) if find_spec(each) else None
+        found = None
+        with suppress(Exception):  # a package whose import fails
+            found = find_type(dict(type=f'{each}.{short}'), registry) if find_spec(each) else None
         if found and found.__module__.partition('.')[0] == each:
             return f'{name}: did you mean {each}.{short}?'
     known = set()

@@ -135,6 +135,8 @@ def load_image(transform: Callable, data: dict) -> dict | None:
         try:
             data = transform(data)
         except AssertionError as error:  # of MMCV, where OpenCV gives no image
+            if 'failed to load image' not in str(error):
+                raise
             raise InputError(f'{path} cannot be used: it is no image, or a damaged one') from error
     if data is not None and path and os.path.isfile(path):
         check_image(path)
